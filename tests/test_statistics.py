@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 from scipy.stats import rankdata, wilcoxon
 
 from commonground.statistics import (
@@ -217,10 +218,28 @@ def test_cases_of_one_seed_count_for_less_the_more_they_are_alike():
     _, low, high = proportion_interval(cases)
     _, apart_low, apart_high = proportion_interval(cases.ravel())
     assert high - low == pytest.approx(apart_high - apart_low, rel=0.1)
-    # A share that spreads less over seeds than independent cases do counts as all cases, not as more.
-    assert proportion_interval([[1, 1, 1, 0], [1, 1, 0, 1], [1, 0, 1, 1], [1, 1, 1, 1], [1, 1, 0, 0]] * 4) == (
-        pytest.approx(proportion_interval([1] * 60 + [0] * 20))
-    )
+    # A share that spreads less over seeds than independent cases do counts as all cases, not as more; less what 20
+    # seeds leave unknown of that.
+    count = 80 * (stats.t.ppf(0.975, 79) / stats.t.ppf(0.975, 19)) ** 2
+    by_hand = [
+        stats.beta.ppf(0.025, 0.75 * count, 0.25 * count + 1),
+        stats.beta.ppf(0.975, 0.75 * count + 1, 0.25 * count),
+    ]
+    of_twenty = [[1, 1, 1, 0], [1, 1, 0, 1], [1, 0, 1, 1], [1, 1, 1, 1], [1, 1, 0, 0]] * 4
+    assert proportion_interval(of_twenty) == pytest.approx((0.75, *by_hand))
+
+
+@pytest.mark.parametrize(("seeds", "cases"), [(3, 20), (3, 50), (5, 20), (20, 20)])
+def test_few_seeds_of_many_cases_do_not_tell_more_than_they_know(seeds: int, cases: int):
+    """Of a share of one half, at most one interval in twenty leaves it out, also where cases of a seed are alike."""
+    rng = np.random.default_rng(seeds * cases)
+    runs = 600
+    beside = 0
+    for _ in range(runs):
+        shares = rng.beta(2.0, 2.0, size=(seeds, 1))  # cases of a seed correlate by 0.2
+        _, low, high = proportion_interval(rng.random((seeds, cases)) < shares)
+        beside += not low <= 0.5 <= high
+    assert beside / runs <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / runs)
 
 
 @pytest.mark.parametrize("equal", [0, 5, 12, 40])

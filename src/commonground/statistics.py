@@ -125,10 +125,11 @@ def median_interval(values: Numbers, axis: int = 0) -> tuple[Values, Values, Val
 def proportion_interval(happened: Numbers) -> tuple[float, float, float]:
     """The share of cases in which something is true, with its exact interval (Clopper and Pearson 1934).
 
-    Cases of one seed depend on each other. With several per seed the interval is that of the effective number of cases,
-    the number of independent ones whose share would spread as much over seeds as it does (Korn and Graubard 1998). It
-    lies between the number of seeds and that of all cases, and is the former where all cases are alike, since then
-    nothing shows how much they depend on each other.
+    Cases of one seed depend on each other. With several per seed the interval is that of the effective number of cases
+    (Korn and Graubard 1998): the number of independent ones whose share would spread as much over seeds as it does, at
+    most all, times (t_{0.975, cases − 1}/t_{0.975, seeds − 1})², since few seeds tell that spread badly. It is no
+    smaller than the number of seeds, and equal to it where all cases are alike, since then nothing shows how much they
+    depend on each other.
 
     Args:
         happened: truth values [seeds], or [seeds, ...] with several cases per seed.
@@ -139,7 +140,7 @@ def proportion_interval(happened: Numbers) -> tuple[float, float, float]:
     Raises:
         ValueError: one is NaN, of which nobody knows whether it is true.
     """
-    from scipy.stats import beta
+    from scipy.stats import beta, t
 
     values = as_array(happened)
     if np.isnan(values).any():
@@ -148,8 +149,11 @@ def proportion_interval(happened: Numbers) -> tuple[float, float, float]:
     by_seed = cases.reshape(len(cases), -1).mean(axis=1)
     share, seeds = float(by_seed.mean()), len(by_seed)
     spread_of_mean = float(by_seed.var(ddof=1)) / seeds if seeds > 1 else 0.0
-    independent = share * (1 - share) / spread_of_mean if spread_of_mean > 0 else seeds
-    count = min(max(independent, seeds), cases.size)
+    count = float(seeds)
+    if spread_of_mean > 0:
+        independent = min(share * (1 - share) / spread_of_mean, cases.size)
+        known = (t.ppf(0.975, cases.size - 1) / t.ppf(0.975, seeds - 1)) ** 2
+        count = max(independent * float(known), count)
     happy, others = count * share, count * (1 - share)
     low = float(beta.ppf(0.025, happy, others + 1)) if share > 0 else 0.0
     high = float(beta.ppf(0.975, happy + 1, others)) if share < 1 else 1.0

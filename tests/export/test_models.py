@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -274,6 +276,42 @@ def test_the_card_says_of_which_type_samples_are(format: Any, dtype: str, tmp_pa
     said = names["prediction"]
     wanted = run.predict(data.x_test[:3], 0)
     np.testing.assert_allclose(np.asarray(getattr(said, "detach", lambda: said)()), wanted, atol=1e-5)
+
+
+OWN = """
+from torch import nn
+from commonground.algorithms.fedrep import FedRep
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, 10))
+
+class Mine(FedRep):
+    name, title = "of-a-card", "Mine"
+"""
+
+
+def test_the_card_says_what_code_of_ones_own_it_is_loaded_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the lines that it shows load it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(OWN)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.ReLU(), nn.Linear(5, 10))
+    method = cg.train("own.py:Mine", digits(), rounds=1, out="named", model="own.py:Net")
+    given = cg.train(method.trained.algorithm, digits(), rounds=1, model=net)
+    for run, call, sentence in (
+        (method, "folder, trust_code=True", "It is loaded with the run's own code, own.py, at that path"),
+        (given, "folder, model=network, algorithm=method", "with `network`, a module of .*; `method`, the run's own"),
+        (cg.train("fedrep", digits(), rounds=1), "folder", "any number of rows.\n"),
+    ):
+        cg.export_model(run, tmp_path / "out", client=0)
+        text = (tmp_path / "out" / "README.md").read_text("utf-8")
+        assert f"cg.load_exported({call})\n" in text
+        assert re.search(sentence, text)
+        samples = digits().x_test[:3]
+        names: dict[str, Any] = {"folder": tmp_path / "out", "samples": samples, "network": net}
+        exec(text.split("```python\n")[1].split("```")[0], names | {"method": run.trained.algorithm}, names)
+        np.testing.assert_array_equal(names["prediction"], run.predict(samples, 0))
+        shutil.rmtree(tmp_path / "out")
 
 
 def test_a_format_that_is_none_is_told(tmp_path: Path) -> None:

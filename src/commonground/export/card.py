@@ -10,6 +10,8 @@ from commonground.engine.run import Run
 from commonground.export.about import graph_dtype, rounding, whose
 from commonground.export.texts import token_inputs
 from commonground.models.adapted import AdaptedModel
+from commonground.registration import is_ours
+from commonground.user_code import is_code
 
 __all__ = ["card"]
 
@@ -40,7 +42,7 @@ def card(run: Run, client: int | None, format: str, schema: TableSchema | None) 
         more.append("schema.json: the table's columns by name, and how their cells become the model's inputs.")
     return (
         "# A model trained by federated learning\n\n"
-        f"{_use(run, format, schema)}\n\n{' '.join(more)}\n\n| | |\n|---|---|\n{rows}\n"
+        f"{_use(run, client, format, schema)}\n\n{' '.join(more)}\n\n| | |\n|---|---|\n{rows}\n"
     )
 
 
@@ -74,7 +76,7 @@ def _use_of_texts(run: Run, model: AdaptedModel, format: str) -> str:
     )
 
 
-def _use(run: Run, format: str, schema: TableSchema | None) -> str:
+def _use(run: Run, client: int | None, format: str, schema: TableSchema | None) -> str:
     network = run.trained.network
     if isinstance(network, AdaptedModel):
         return _use_of_texts(run, network, format)
@@ -86,23 +88,43 @@ def _use(run: Run, format: str, schema: TableSchema | None) -> str:
     elif schema is not None:
         inputs = f"the {len(schema.inputs)} inputs that schema.json makes of the table's columns (a pandas DataFrame)"
     begin = "import commonground as cg\n"
+    own = ""
     if format == "safetensors":
-        code = "import commonground as cg\n\nmodel = cg.load_exported(folder)\nprediction = model.predict(samples)"
+        arguments, own = _own_code(run, client)
+        code = f"{begin}\nmodel = cg.load_exported({arguments})\nprediction = model.predict(samples)"
     elif format == "onnx":
         cast = f'.astype("{run.config.dtype}")' if run.config.dtype != "float32" else ""
-        own = "inputs" if schema is None else f'{{"samples": cg.table_inputs(folder, rows){cast}}}'
+        given = "inputs" if schema is None else f'{{"samples": cg.table_inputs(folder, rows){cast}}}'
         which = "  # inputs: a dict by the names of session.get_inputs()" if schema is None else ""
         code = (
             f"{'' if schema is None else begin}import onnxruntime\n\n"
             'session = onnxruntime.InferenceSession(f"{folder}/model.onnx")\n'
-            f"(prediction,) = session.run(None, {own}){which}"
+            f"(prediction,) = session.run(None, {given}){which}"
         )
     else:
         cast = f".to(torch.{run.config.dtype})" if run.config.dtype != "float32" else ""
-        own = "*inputs" if schema is None else f"torch.from_numpy(cg.table_inputs(folder, rows)){cast}"
+        given = "*inputs" if schema is None else f"torch.from_numpy(cg.table_inputs(folder, rows)){cast}"
         code = (
             f"{'' if schema is None else begin}import torch\n\n"
             'model = torch.export.load(f"{folder}/model.pt2").module()\n'
-            f"prediction = model({own}){'  # tensors, one for each input' if schema is None else ''}"
+            f"prediction = model({given}){'  # tensors, one for each input' if schema is None else ''}"
         )
-    return f"```python\n{code}\n```\n\nIt takes {inputs}, any number of rows."
+    return f"```python\n{code}\n```\n\nIt takes {inputs}, any number of rows.{own}"
+
+
+def _own_code(run: Run, client: int | None) -> tuple[str, str]:
+    """Arguments of :func:`~commonground.export.load_exported`, and a sentence where it needs code of the user's own."""
+    trained, arguments, needed = run.trained, ["folder"], list[str]()
+    # The network of a client that was added later is that of a plain method.
+    method = run.config.algorithm if client is None or client < trained.clients else ""
+    files = dict.fromkeys(text.rpartition(":")[0] for text in (str(run.config.model), method) if is_code(text))
+    if files:
+        arguments.append("trust_code=True")
+        needed.append(f"the run's own code, {' and '.join(files)}, at that path from where it is called")
+    if trained.given:
+        arguments.append("model=network")
+        needed.append("`network`, a module of the run's architecture, whose weights do not matter")
+    if method and not is_code(method) and not is_ours(type(trained.algorithm)):
+        arguments.append("algorithm=method")
+        needed.append("`method`, the run's own algorithm")
+    return ", ".join(arguments), f" It is loaded with {'; '.join(needed)}." if needed else ""
