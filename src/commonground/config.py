@@ -146,7 +146,10 @@ class RunConfig(BaseModel):
     head_lr: float | None = Field(None, gt=0, description="learning rate of the head, in place of --lr")
     body_lr: float | None = Field(None, gt=0, description="learning rate of the body, in place of --lr")
     warmup: int = Field(
-        0, ge=0, description="rounds in which the learning rate rises in equal steps to its full height"
+        0,
+        ge=0,
+        description="rounds in which the learning rate rises in equal steps to its full height, or to what "
+        "--lr-schedule makes of it",
     )
     clip_norm: float | None = Field(None, gt=0, description="largest L2 norm of a client's gradient at a step")
     momentum: float = Field(0.5, ge=0, lt=1, description="momentum of sgd, fresh in every round")

@@ -50,7 +50,8 @@ class LoneSampleError(ModelError):
         """
         return cls(
             f"client {client} has a batch of a single sample, of which BatchNorm has no statistics; choose a "
-            f"--batch-size that does not leave one over{f' ({why})' if why else ''}"
+            "--batch-size that does not leave one over, or, where a client has one training row alone, a model that "
+            f"normalises within samples{f' ({why})' if why else ''}"
         )
 
 
@@ -82,12 +83,16 @@ class Interrupted(KeyboardInterrupt):
     """The user asked to stop; everything finished so far is in the checkpoint (exit code 130)."""
 
 
+class CommonGroundWarning(UserWarning):
+    """Something that was done otherwise than one may think. The command prints it as one line."""
+
+
 def warn(text: str) -> None:
     """A warning of Python's at the line of the user's code that called this package, however deep in it we are."""
     ours, frame, level = Path(__file__).parent, sys._getframe(1), 2
     while frame.f_back is not None and ours in Path(frame.f_code.co_filename).parents:
         frame, level = frame.f_back, level + 1
-    warnings.warn(as_read(text), stacklevel=level)
+    warnings.warn(as_read(text), CommonGroundWarning, stacklevel=level)
 
 
 def shown(value: object) -> str:

@@ -31,6 +31,14 @@ def test_groups_cover_a_model(name: str) -> None:
     assert set(algorithm.sends(1)) <= set(algorithm.shared)
 
 
+def test_a_truth_value_is_no_number() -> None:
+    with pytest.raises(ConfigError, match=r"^FedProx: 'mu' is True: a number is needed, not a truth value$"):
+        make_algorithm("fedprox", {"mu": True})
+    with pytest.raises(ConfigError, match=r"'head_epochs' is False: a number is needed, not a truth value$"):
+        make_algorithm("fedrep", {"head_epochs": False})
+    assert make_algorithm("apfl", {"adaptive": True}).options()
+
+
 def test_options_are_checked() -> None:
     assert registry["fedrep"].options() == {"head_epochs": 10, "body_epochs": None}
     assert make_algorithm("fedrep", {"head_epochs": "3"}).head_epochs == 3  # type: ignore[attr-defined]

@@ -6,10 +6,13 @@ import os
 import pty
 import subprocess
 import sys
+import warnings
 
 import pytest
 from rich.console import Console
 
+from commonground.cli import main
+from commonground.errors import warn
 from commonground.terminal import human_bytes, moves, standard_output
 
 
@@ -47,3 +50,19 @@ def test_colours_in_a_pipe(own: dict[str, str], coloured: bool) -> None:
 def test_a_pipe_has_110_columns() -> None:
     assert standard_output().width == 110
     assert [human_bytes(count) for count in (999, 1000, 2.5e9)] == ["999 B", "1.0 kB", "2.5 GB"]
+
+
+def test_what_the_command_warns_of_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And not a line of ours, with its file; what others warn of stays Python's."""
+    monkeypatch.setattr(sys, "argv", ["commonground", "--version"])
+    with warnings.catch_warnings():
+        others: list[str] = []
+        monkeypatch.setattr(warnings, "showwarning", lambda message, *where: others.append(str(message)))
+        warnings.simplefilter("always")
+        assert main() == 0
+        warn("nothing to\nsee here")
+        warnings.warn("of somebody else", UserWarning, stacklevel=1)
+    assert capsys.readouterr().err == "commonground: warning: nothing to see here\n"
+    assert others == ["of somebody else"]

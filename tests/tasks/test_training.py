@@ -318,7 +318,7 @@ def test_sources_of_other_tasks_are_dealt_without_classes() -> None:
 
 @pytest.mark.parametrize("task", ["classification", None])
 def test_one_class_is_nothing_to_learn(task: str | None) -> None:
-    said = "^'arrays' has one class only, so that nothing is to be learnt; of numbers the task is regression$"
+    said = "^'arrays' has one class only, '0', so that nothing is to be learnt; of numbers the task is regression$"
     x, y = np.ones((3, 2)), np.zeros(3, dtype=int)
     with pytest.raises(DataError, match=said):
         FederatedDataset.from_arrays([(x, y, x, y)], **({} if task is None else {"task": task}))  # type: ignore[arg-type]

@@ -84,11 +84,7 @@ def keep_clients(
     if data.noise is not None:
         raise ConfigError("the feature noise of new clients is not kept; give --feature-noise 0")
     if tuple(data.class_names) != tuple(trained.split["class_names"]):
-        what = trained.task.counted
-        raise ConfigError(
-            f"{trained.where} has the {what} {', '.join(map(quoted, trained.split['class_names'][:5]))} …, and the new "
-            f"clients' data other ones; clients that are kept need the run's"
-        )
+        raise ConfigError(_other_classes(trained, data))
     names = _names(trained, data)
     taken = sorted({*names} & {*trained.names[: trained.clients]})
     if taken:
@@ -125,6 +121,21 @@ def keep_clients(
     mean = float(headline[known].mean()) if known.any() else float("nan")
     again = replace(trained)  # which has read nothing of the folder yet
     return Kept(replace(run, _read=at_hand(again)), tuple(names), mean, renewed)
+
+
+def _other_classes(trained: Trained, data: FederatedDataset) -> str:
+    """What classes (or targets) new clients' data have that the run does not; or in another number or order."""
+    own, what = trained.split["class_names"], trained.task.counted
+    strange = [name for name in data.class_names if name not in own]
+    first = f"{', '.join(map(quoted, own[:5]))}{', …' if len(own) > 5 else ''}"
+    has = (
+        f"also {', '.join(map(quoted, strange[:5]))}"
+        if strange
+        else f"{len(data.class_names)} of them, or in another order"
+    )
+    return (
+        f"{trained.where} has the {what} {first}, and the new clients' data {has}; clients that are kept need the run's"
+    )
 
 
 def _names(trained: Trained, data: FederatedDataset) -> list[str]:

@@ -73,6 +73,9 @@ def make_algorithm(name: str, options: Mapping[str, Any]) -> Algorithm:
         algorithm: Algorithm = _made(cls, dict(options))
     except ValidationError as error:
         raise ConfigError(f"{cls.title}: {one_sentence(error, known)}") from None
+    for name, value in options.items():  # which Pydantic takes for 1 and 0
+        if isinstance(value, bool) and type(getattr(algorithm, name, value)) in (int, float):
+            raise ConfigError(f"{cls.title}: '{name}' is {value}: a number is needed, not a truth value")
     check_numbers(vars(algorithm), cls.title)
     return algorithm
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import click
 from click.shell_completion import shell_complete
@@ -22,7 +26,7 @@ from commonground.cli.reproduce import report, reproduce
 from commonground.cli.serve import serve
 from commonground.cli.tables import example, inspect
 from commonground.cli.train import train
-from commonground.errors import AggregateError, CommonGroundError
+from commonground.errors import AggregateError, CommonGroundError, CommonGroundWarning
 from commonground.quoting import visible
 from commonground.stopping import stops_raise
 from commonground.wording import naming_options
@@ -61,6 +65,8 @@ def main(args: list[str] | None = None) -> int:
     given = list(sys.argv[1:] if args is None else args)
     if args is None and VARIABLE in os.environ:
         return shell_complete(cli, {}, "commonground", VARIABLE, os.environ[VARIABLE])
+    if args is None:
+        warnings.showwarning = partial(_warning, warnings.showwarning)
     try:
         # Not cli.main(), which prints an empty line of its own on Ctrl-C.
         with stops_raise(), cli.make_context("commonground", list(given)) as context:
@@ -98,6 +104,14 @@ def main(args: list[str] | None = None) -> int:
         why = reason(error, error.filename) if isinstance(error.filename, str) else error.strerror or error
         print(f"commonground: {visible(f'{where}{why}')}", file=sys.stderr)
         return 2
+
+
+def _warning(usual: Callable[..., None], message: Warning | str, category: type[Warning], *more: Any) -> None:
+    """Print ours as one line: which of our files said it is nothing to a user of the command."""
+    if issubclass(category, CommonGroundWarning):
+        print(f"commonground: warning: {visible(' '.join(str(message).split()))}", file=sys.stderr)
+    else:
+        usual(message, category, *more)
 
 
 def _output_is_full() -> bool:

@@ -40,15 +40,16 @@ def check_classes(name: str, classes: int, class_names: tuple[str, ...]) -> None
         raise DataError(f"{name!r} has {classes} classes but {len(class_names)} class names")
 
 
-def check_several(name: str, classes: int, task: Task) -> None:
+def check_several(name: str, class_names: tuple[str, ...], task: Task) -> None:
     """Refuse a single class where classes are told apart.
 
     Raises:
         DataError: says what may be meant.
     """
-    if classes == 1 and task.softmax:
+    if len(class_names) == 1 and task.softmax:
         raise DataError(
-            f"{name!r} has one class only, so that nothing is to be learnt; of numbers the task is regression"
+            f"{name!r} has one class only, {quoted(class_names[0])}, so that nothing is to be learnt; of numbers the "
+            "task is regression"
         )
 
 

@@ -139,7 +139,7 @@ class FederatedDataset:
             check_targets(self.name, split, x, y, self.classes, self.task)
             check_split(self.name, split, x, index, offsets, self.shown_name)
         if not self.one_of_many:
-            check_several(self.name, self.classes, self.task)
+            check_several(self.name, self.class_names, self.task)
         if self.validation_index is not None and np.isin(self.validation_index, self.train_index).any():
             raise DataError(f"{self.name!r} has rows that are held out for validation and trained on as well")
 

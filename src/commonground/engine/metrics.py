@@ -48,7 +48,7 @@ def body_drift(setup: Setup, results: Sequence[ClientResult]) -> float | None:
     if setup.hides_updates:
         return None
     names = setup.groups.trainable("body")
-    sent = [[r.update.tensors[n].flatten() for n in names if n in r.update.tensors] for r in results]
+    sent = [[r.update.tensors[n].detach().flatten() for n in names if n in r.update.tensors] for r in results]
     if not sent or not all(sent):
         return None
     bodies = torch.stack([torch.cat(parts) for parts in sent])
