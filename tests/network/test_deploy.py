@@ -102,6 +102,7 @@ def test_a_run_goes_on_on_the_server_until_it_is_stopped_there(
     found = re.search(r"the run goes on on the server; `commonground deploy stop (\d+) --folder (.*)` ends it", told)
     assert found is not None, told
     assert found[2] == str(live.deployment.folder)
+    assert f"when it has finished, `commonground report {out}` writes its report" in told
     before = len((out / "rounds.jsonl").read_text("utf-8").splitlines())
     _wait_for_rounds(out, before + 1, None)
     live.deployment.stop(int(found[1]))

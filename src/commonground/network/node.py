@@ -57,7 +57,9 @@ def serve_client(fleet: Fleet, answering: Answering, note: Callable[[str], None]
                 why = str(error) or type(error).__name__
                 if fleet.plain and isinstance(error, httpx.RemoteProtocolError):
                     why += " (as one with certificates does, where --ca is needed in place of --insecure)"
-                if "CERTIFICATE_VERIFY_FAILED" in why:
+                if "certificate has expired" in why:
+                    why += " (who runs the server has to make another one, whose ca.pem every client needs)"
+                elif "CERTIFICATE_VERIFY_FAILED" in why:
                     why += " (is --ca the certificates/ca.pem of this server?)"
                 note(f"the server at {fleet.address} cannot be reached: {why}; trying again")
             connected, reached = connected and _is_known(error), False

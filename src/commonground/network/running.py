@@ -146,8 +146,11 @@ def run_and_show(
     except Interrupted:
         raise
     except KeyboardInterrupt:
-        folder = shlex.quote(str(deployment.folder))
-        shown.say(f"the run goes on on the server; `commonground deploy stop {number} --folder {folder}` ends it")
+        folder, report = shlex.quote(str(deployment.folder)), shlex.quote(str(out))
+        shown.say(
+            f"the run goes on on the server; `commonground deploy stop {number} --folder {folder}` ends it, and when it "
+            f"has finished, `commonground report {report}` writes its report"
+        )
         raise
     write_run_report(out)
     if not quiet:
