@@ -148,8 +148,8 @@ def run_and_show(
     except KeyboardInterrupt:
         folder, report = shlex.quote(str(deployment.folder)), shlex.quote(str(out))
         shown.say(
-            f"the run goes on on the server; `commonground deploy stop {number} --folder {folder}` ends it, and when it "
-            f"has finished, `commonground report {report}` writes its report"
+            f"the run goes on on the server; `commonground deploy stop {number} --folder {folder}` ends it, and when "
+            f"it has finished, `commonground report {report}` writes its report"
         )
         raise
     write_run_report(out)
