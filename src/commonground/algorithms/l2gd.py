@@ -46,6 +46,7 @@ class L2GD(Algorithm):
     source = "Hanzely, Richtárik 2020"
     shared = ("all",)
     may_stay_silent = True
+    clients_remember = True
     pseudo_gradient = False
     not_private = "its clients get their own models back from the server, which would be cut and noised"
 
@@ -68,6 +69,10 @@ class L2GD(Algorithm):
         client.fit("all")
         client.keep(prefixed("own", client.get("all")))
         return client.send({})
+
+    def spared(self, server: Server, heard: int) -> tuple[frozenset[str], Tensors]:
+        """The mean, which clients do not look at: the step towards it is made for them (:meth:`replies`)."""
+        return frozenset(server.shared) if heard else frozenset(), {}
 
     def replies(self, server: Server, updates: Sequence[Update]) -> dict[int, Tensors]:
         """The step towards the mean, which is the server's shared model by now."""

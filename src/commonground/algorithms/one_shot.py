@@ -29,6 +29,7 @@ class OneShot(LocalSGD):
     source = "Bao, Crawshaw, Liu 2024"
     not_private = ""
     may_stay_silent = True
+    clients_remember = True  # what they are sent changes in the last round alone
 
     def needs_rounds(self) -> str:
         """The average comes with the last one."""

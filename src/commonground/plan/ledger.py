@@ -81,7 +81,10 @@ def ledger(setup: Setup, rehearsed: Mapping[Kind, Rehearsed], moved: frozenset[s
         alone = {type(algorithm).message_to, type(algorithm).replies} != {Algorithm.message_to, Algorithm.replies}
         up, down = (sent, sent), (shared, shared + (down[1] if alone else 0))
     if algorithm.clients_remember:
-        down = _remembered(setup, down[1], moved)
+        shared_alone, whole = config.rounds * each * payload_bytes(setup.initial_shared), down
+        down = _remembered(setup, whole[1], moved)
+        if type(algorithm).replies is not Algorithm.replies:  # which come beside the shared tensors
+            down = (down[0] + whole[0] - shared_alone, min(down[1] + whole[1] - shared_alone, whole[1]))
     if config.early_stopping is not None:
         sparing = algorithm.clients_remember or algorithm.may_stay_silent  # what early rounds send is not worked out
         first = Counter(kind_of(setup, round) for round in range(1, fewest_rounds(setup) + 1))
@@ -136,13 +139,15 @@ def _by_client(setup: Setup, rounds: int) -> tuple[int, int]:
 
 def _remembered(setup: Setup, most: int, moved: frozenset[str]) -> tuple[int, int]:
     """Bytes down where clients keep what they were sent, by the rules of the loop's ``_known``: the rounds are gone
-    through with updates that change whatever is sent; from none to ``most`` where that would take long.
+    through with updates that change whatever is sent; from none to ``most`` where that would take long, or where nobody
+    knows before in which rounds clients send.
     """
     config, algorithm = setup.config, setup.algorithm
     shared: Tensors = dict(setup.initial_shared)
     memory: Tensors = {}
     each = config.participants(setup.data.clients)
-    if config.rounds * each * sum(value.numel() for value in shared.values()) > MOST_NUMBERS:
+    unknown = algorithm.may_stay_silent and type(algorithm).is_silent is Algorithm.is_silent
+    if unknown or config.rounds * each * sum(value.numel() for value in shared.values()) > MOST_NUMBERS:
         return 0, most
     heard: dict[int, int] = {}
     changed: dict[str, int] = {}
@@ -164,6 +169,9 @@ def _remembered(setup: Setup, most: int, moved: frozenset[str]) -> tuple[int, in
             news = {name: value for name, value in shared.items() if name not in spared}
             total += bytes_of_parts(algorithm, news, client)
             total += payload_bytes(steps) + payload_bytes(algorithm.message_to(server, client))
+        heard |= dict.fromkeys(clients, round)
+        if kind_of(setup, round).silent:
+            continue
         names = setup.groups.names(algorithm.sends(round))
         sent = {name: shared[name] + torch.rand_like(shared[name]) for name in names}
         algorithm.server_update(server, _updates(setup, clients, sent), round)
@@ -175,7 +183,6 @@ def _remembered(setup: Setup, most: int, moved: frozenset[str]) -> tuple[int, in
             new = [name for name, value in server.shared.items() if not torch.equal(value, shared[name])]
         changed |= dict.fromkeys(new, round)
         shared, memory = server.shared, server.memory
-        heard |= dict.fromkeys(clients, round)
     return total, total
 
 
