@@ -30,8 +30,9 @@ class FedDyn(Algorithm):
 
     The authors' code (alpemreacar/FedDyn) divides α by the client's share of the samples, which makes no difference
     where clients are of one size; it clips gradients to norm 10, and its curves test the mean of all clients' last
-    models, not θ. Here α is everyone's, as in the paper, nothing is clipped, and θ is tested. BatchNorm statistics are
-    averaged and corrected by nothing.
+    models, not θ. Here α is everyone's, as in the paper, nothing is clipped, and θ is tested. ``--weighting samples``
+    weighs the mean(θ_k) alone: where θ stands still, the clients' gradients still add up to 0 unweighted. BatchNorm
+    statistics are averaged and corrected by nothing.
 
     Args:
         alpha: α, the strength of the regulariser; 0.01 in the authors' example for CIFAR-10. The paper chooses among
