@@ -103,7 +103,9 @@ class RunConfig(BaseModel):
     )
     classes_per_client: int | None = Field(None, ge=1, description="classes per client: a split by shards")
     partition: str | None = Field(
-        None, description="iid, shards, labels, dirichlet:ALPHA, lognormal, features:H, column:NAME"
+        None,
+        description="iid, shards, labels, dirichlet:ALPHA, lognormal, features:H, column:NAME, or file.py:function of "
+        "your own",
     )
     feature_noise: float = Field(
         0.0, ge=0, description="how much of another client's image is subtracted from all samples"

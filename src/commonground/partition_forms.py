@@ -6,8 +6,12 @@ from typing import Any
 
 from commonground.errors import ConfigError
 from commonground.suggest import meant
+from commonground.user_code import is_code
 
-__all__ = ["FORMS", "partition_values"]
+__all__ = ["FORMS", "OWN", "partition_values"]
+
+OWN = "file.py"
+"""In place of a first word, where the text names a function of the user's."""
 
 FORMS = {
     "iid": "iid",
@@ -19,6 +23,8 @@ FORMS = {
     "column": "column:NAME",
 }
 """How a partition is written, by its first word."""
+
+_FORMS = ", ".join([*FORMS.values(), "file.py:FUNCTION"])
 
 _VALUES: dict[str, dict[str, type]] = {
     "iid": {},
@@ -33,7 +39,8 @@ _ALONE = {"shards": "classes", "dirichlet": "alpha", "features": "h"}
 
 
 def partition_values(text: str) -> tuple[str, dict[str, Any]]:
-    """The first word of a partition's text, and the values that it gives; of ``column:NAME`` the ``name``.
+    """The first word of a partition's text, and the values that it gives; of ``column:NAME`` the ``name``, and of
+    ``file.py:NAME``, a function of the user's, :data:`OWN` and the ``text``.
 
     Which of them it needs, and whether data have as many classes, is seen where it is made and dealt.
 
@@ -45,8 +52,10 @@ def partition_values(text: str) -> tuple[str, dict[str, Any]]:
     """
     kind, _, rest = text.strip().partition(":")
     kind = kind.strip()
+    if is_code(text) and kind not in FORMS:
+        return OWN, {"text": text.strip()}
     if kind not in FORMS:
-        raise ConfigError(f"unknown partition {text!r}{meant(kind, FORMS)}; it is one of: {', '.join(FORMS.values())}")
+        raise ConfigError(f"unknown partition {text!r}{meant(kind, FORMS)}; it is one of: {_FORMS}")
     if kind == "column":
         return kind, {"name": rest}
     kinds, values = _VALUES[kind], dict[str, Any]()
@@ -55,9 +64,7 @@ def partition_values(text: str) -> tuple[str, dict[str, Any]]:
         if not equals:
             key, value = _ALONE.get(kind, key), key
         if key not in kinds or key in values or not value:
-            raise ConfigError(
-                f"partition {text!r}: {part!r} is not understood; the forms are: {', '.join(FORMS.values())}"
-            )
+            raise ConfigError(f"partition {text!r}: {part!r} is not understood; the forms are: {_FORMS}")
         values[key] = _yes_or_no(text, key, value) if kinds[key] is bool else _number(text, key, value, kinds[key])
     return kind, values
 

@@ -25,6 +25,7 @@ __all__ = [
     "failing_as",
     "is_code",
     "load_object",
+    "untrusted",
     "what_failed",
     "where_it_failed",
 ]
@@ -122,6 +123,20 @@ def load_object(text: str, what: str, kind: str) -> Any:
         return getattr(module, name)
     except AttributeError:
         raise ConfigError(f"the file '{path}' has no {kind} '{name}'") from None
+
+
+def untrusted(whose: str, what: str, text: str, otherwise: str) -> ConfigError:
+    """Says that a Python file is not run that a folder names, which may be of somebody else.
+
+    Args:
+        whose: the folder's, for people.
+        what, text: the setting's name and value.
+        otherwise: what can be done in its place, as the end of a sentence.
+    """
+    return ConfigError(
+        f"{whose} has the {what} '{text}', whose code would be run: if you trust that file, say so with --trust-code "
+        f"(in Python: load_run(folder, trust_code=True)), or {otherwise}"
+    )
 
 
 def call_user_code(function: Any, text: str, **given: Any) -> Any:

@@ -178,3 +178,47 @@ def test_adapt_asks_before_it_runs_the_data_file(
     assert "has the data '" in said(capsys, *ask)
     assert main([*ask, "--trust-code"]) == 0
     assert main([*ask, "--data", f"{file}:clients"]) == 0
+
+
+@pytest.mark.parametrize("what", ["data", "partition"])
+def test_samples_of_a_run_are_not_made_again_by_code_that_nobody_trusts(
+    what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which a folder of somebody else may name."""
+    mark, file = tmp_path / "mark", tmp_path / "mine.py"
+    file.write_text(MADE.format(mark=str(mark)))
+    name, run = f"{file}:{'made' if what == 'data' else 'dealt'}", str(tmp_path / "run")
+    assert main(["train", "fedrep", f"--{what}", name, "--rounds", "1", "--out", run, "--quiet"]) == 0
+    assert mark.exists()
+    mark.unlink()
+    capsys.readouterr()
+    sentence = f"has the {what} '{name}', whose code would be run: if you trust that file, say so with --trust-code"
+    assert sentence in said(capsys, "predict", run, "--tested", "--client", "1")
+    loaded = cg.load_run(run)
+    with pytest.raises(ConfigError, match="whose code would be run: if you trust that file"):
+        cg.predict_tests(loaded, client=1)
+    if what == "data":
+        assert sentence in said(capsys, "adapt", run, "--shots", "2")
+    assert not mark.exists()
+    assert main(["predict", run, "--tested", "--client", "1", "--trust-code"]) == 0
+    assert mark.exists()
+    tested = cg.predict_tests(cg.load_run(run, trust_code=True), client=1)
+    settings: dict[str, Any] = {what: name, "rounds": 1}
+    assert len(tested) == len(cg.predict_tests(cg.train("fedrep", **settings), client=1))  # which ran it already
+
+
+MADE = """
+import numpy as np
+from pathlib import Path
+from commonground.data import Split
+
+Path({mark!r}).touch()
+
+def dealt(source, clients, seed):
+    train, test = ([np.flatnonzero(y % 2 == which) for which in (0, 1)] for y in (source.y_train, source.y_test))
+    return Split.of_rows(train, test)
+
+def made():
+    rng = np.random.default_rng(0)
+    return [(rng.normal(size=(8, 4)), np.arange(8) % 2, rng.normal(size=(4, 4)), np.arange(4) % 2) for c in range(3)]
+"""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 import commonground as cg
 from commonground.data import Split
-from commonground.errors import CommonGroundError, ConfigError, DataError
+from commonground.errors import CommonGroundError, ConfigError, DataError, RunError
 
 
 def by_parity(source: cg.Source, clients: int | None, seed: int) -> Split:
@@ -98,3 +99,47 @@ def _refuses(source: cg.Source, clients: int | None, seed: int) -> Any:
 def test_a_partition_that_gives_no_split_is_refused_by_a_sentence(partition: Callable[..., Any], sentence: str) -> None:
     with pytest.raises(CommonGroundError, match=sentence):
         cg.load_data("digits", clients=2, partition=partition)
+
+
+FILE = """
+import numpy as np
+from commonground.data import Split
+
+def by_parity(source, clients, seed):
+    assert clients in (None, 2)
+    train, test = ([np.flatnonzero(y % 2 == which) for which in (0, 1)] for y in (source.y_train, source.y_test))
+    return Split.of_rows(train, test, ["even", "odd"])
+"""
+
+
+def test_a_partition_in_a_file(tmp_path: Path) -> None:
+    """As one that is given as a function; a run goes on with it, and not with another one."""
+    file = tmp_path / "deal.py"
+    file.write_text(FILE)
+    text, given = f"{file}:by_parity", cg.load_data("digits", partition=by_parity)
+    assert cg.load_data("digits", partition=text).fingerprint() == given.fingerprint()
+    settings: dict[str, Any] = {"partition": text, "engine": "serial", "out": tmp_path / "run"}
+    begun = cg.train("fedrep", "digits", rounds=1, **settings)
+    assert (begun.config.clients, begun.config.partition) == (2, text)
+    longer = cg.train("fedrep", "digits", rounds=2, resume=True, **settings)
+    whole = cg.train("fedrep", given, rounds=2, engine="serial", model="mlp", lr=longer.config.lr)
+    assert longer.summary["weights_sha256"] == whole.summary["weights_sha256"]
+    file.write_text(FILE.replace("== which", "!= which"))
+    with pytest.raises(RunError, match="was started on other data"):
+        cg.train("fedrep", "digits", rounds=3, resume=True, **settings)
+    file.write_text(FILE + "\n# another one")
+    with pytest.raises(RunError, match=r"deal\.py"):
+        cg.train("fedrep", "digits", rounds=3, resume=True, **settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("absent.py:f", "the partition 'absent.py:f' names the file 'absent.py', which does not exist"),
+        ("own", "unknown partition 'own'; it is one of: iid, .*, file.py:FUNCTION"),
+        ("file.py", "unknown partition 'file.py'"),
+    ],
+)
+def test_partitions_that_are_none_are_refused(text: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        cg.load_data("digits", clients=2, partition=text)

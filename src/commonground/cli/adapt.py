@@ -127,15 +127,11 @@ def adapt(
     from commonground.engine.run import load_run
     from commonground.report import write_run_report
     from commonground.tasks import Headline
-    from commonground.user_code import is_code
 
     run = load_run(run_dir, trust_code=trust_code)
     check_has_head(run.trained.where, run.trained.task)
-    if data is None and is_code(run.config.data) and not trust_code:
-        raise ConfigError(
-            f"the run in '{run_dir}' has the data '{run.config.data}', whose code would be run: if you trust that "
-            "file, say so with --trust-code, or name other data with --data"
-        )
+    if data is None:
+        run.trained.check_trusted("data", run.config.data, "name other data with --data")
     reads = _table_settings(run, data, partition, classes_per_client, client_column)
     said = {"separator": separator, "encoding": encoding, "kinds": kinds, "missing_target": missing_target,
             "missing_client": missing_client}  # fmt: skip

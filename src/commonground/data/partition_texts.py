@@ -5,7 +5,8 @@ from __future__ import annotations
 from commonground.data.feature_partition import Features
 from commonground.data.partitions import IID, Column, Dirichlet, Labels, LogNormal, Partition, Shards
 from commonground.errors import ConfigError
-from commonground.partition_forms import partition_values
+from commonground.partition_forms import OWN, partition_values
+from commonground.user_code import load_object
 
 __all__ = ["parse_partition"]
 
@@ -15,8 +16,8 @@ def parse_partition(text: str, classes_per_client: int | None = None) -> Partiti
 
     Args:
         text: ``iid``, ``shards``, ``shards:2,repeats=yes``, ``dirichlet:0.5``, ``lognormal``,
-            ``lognormal:mean=148,sigma=1,min=50``, ``features:0.5``, ``column:hospital``;
-            also whatever ``str`` of a partition gives.
+            ``lognormal:mean=148,sigma=1,min=50``, ``features:0.5``, ``column:hospital``, ``file.py:function`` of a
+            :class:`Partition` of one's own, which is run; also whatever ``str`` of a partition gives.
         classes_per_client: S of ``shards`` and ``lognormal``.
 
     Raises:
@@ -28,6 +29,9 @@ def parse_partition(text: str, classes_per_client: int | None = None) -> Partiti
     kind, values = partition_values(text)
     if kind not in ("shards", "lognormal") and classes_per_client is not None:
         raise ConfigError(f"classes per client ({classes_per_client}) have no meaning for the partition {text!r}")
+    if kind == OWN:
+        own: Partition = load_object(values["text"], "partition", "function")
+        return own
     if kind == "column":
         return Column(values["name"])
     if kind == "iid":

@@ -21,7 +21,7 @@ def code_of(config: RunConfig, network: nn.Module) -> dict[str, str]:
         config: the run's configuration.
         network: its network, as its method extends it.
     """
-    files = digests_of((config.algorithm, config.model, config.loss, config.metric))
+    files = digests_of((config.algorithm, config.model, config.loss, config.metric, config.partition))
     if named_model(config):
         return files
     layers = "\n".join(f"{name}: {_said(module)}" for name, module in network.named_modules())

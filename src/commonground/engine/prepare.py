@@ -261,7 +261,8 @@ def data_of(
         # A column of the data knows its clients; otherwise the papers' number, or what suits the small digits.
         natural = kind_of(config.data).partition if config.classes_per_client is None else ""
         by_column = config.client_column is not None or (config.partition or natural).startswith("column")
-        usual = None if by_column or is_code(config.data) else 20 if config.data == "digits" else 100
+        own = is_code(config.data) or is_code(config.partition or "")
+        usual = None if by_column or own else 20 if config.data == "digits" else 100
         data = load_data(
             config.data,
             config.clients or usual,

@@ -22,7 +22,7 @@ from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, RunError, warn
 from commonground.models import base_sha256_of, restored
 from commonground.tasks import tasks
-from commonground.user_code import is_code, load_object
+from commonground.user_code import is_code, load_object, untrusted
 
 __all__ = ["read_trained", "weights_in"]
 
@@ -110,6 +110,7 @@ def read_trained(
         checkpoint,
         given,
         schema,
+        trusted=trust_code,
     )
 
 
@@ -191,7 +192,4 @@ def _check_code(
     """Refuse to run a Python file that a folder names, unless the user wants it."""
     for what, text, given in (("model", config.model, model), ("algorithm", config.algorithm, algorithm)):
         if given is None and not trusted and is_code(str(text)):
-            raise ConfigError(
-                f"the run in '{path}' has the {what} '{text}', whose code would be run: if you trust that file, say so "
-                f"with --trust-code (in Python: load_run(folder, trust_code=True), or {what}=… itself)"
-            )
+            raise untrusted(f"the run in '{path}'", what, str(text), f"give {what}=… itself")

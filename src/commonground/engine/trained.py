@@ -54,7 +54,7 @@ from commonground.name_lists import names_in
 from commonground.quoting import quoted
 from commonground.suggest import meant
 from commonground.tasks import Task
-from commonground.user_code import failing_as
+from commonground.user_code import failing_as, is_code, untrusted
 
 __all__ = ["States", "Trained"]
 
@@ -82,6 +82,7 @@ class Trained:
         split: what ``split.json`` says of the data, but for the clients' samples of each class.
         given: whether the network was made from a module, so that it cannot be built anew by name.
         schema: of a table, what its columns are.
+        trusted: whether Python files that the configuration names may be run.
     """
 
     path: Path | None
@@ -96,11 +97,25 @@ class Trained:
     given: bool = False
     schema: TableSchema | None = field(default=None, repr=False)
     _images: Tensor | None = field(default=None, repr=False)  # of feature noise, if they are in memory
+    trusted: bool = True
 
     @property
     def where(self) -> str:
         """What to call the run in a message."""
         return "this run" if self.path is None else f"the run in '{self.path}'"
+
+    def check_trusted(self, what: str, text: str | None, otherwise: str) -> None:
+        """Refuse to run a Python file that the configuration names, unless the user wants it.
+
+        Args:
+            what, text: the setting's name and value.
+            otherwise: what can be given in its place, as the end of a sentence.
+
+        Raises:
+            ConfigError: names the file.
+        """
+        if not self.trusted and is_code(text or ""):
+            raise untrusted(self.where, what, str(text), otherwise)
 
     @cached_property
     def names(self) -> list[str]:

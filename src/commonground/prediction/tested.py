@@ -154,6 +154,9 @@ def _data_again(
             "(--tested); give it a file of instructions (--input FILE)"
         )
     config = trained.config
+    if data is None:
+        for what in ("data", "partition"):
+            trained.check_trusted(what, getattr(config, what), "give the data: cg.predict_tests(run, data=…)")
     if data is None and not is_code(config.data) and isinstance(kind_of(config.data), Unknown):
         raise ConfigError(f"the data of {trained.where}, {config.data!r}, cannot be read by that name; {_GIVE}")
     try:
