@@ -121,7 +121,7 @@ def check_names(values: Mapping[str, Any]) -> None:
         raise unknown_model(model)
     if isinstance(task, str) and not any(".py:" in str(value) for value in values.values()):  # which may define some
         check_known("task", task, {*tasks(), *_loaded("tasks.base", "tasks")})
-    if isinstance(partition, str):
+    if isinstance(partition, str) and ".py:" not in partition:
         partition_values(partition)
 
 

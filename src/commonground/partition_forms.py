@@ -6,12 +6,8 @@ from typing import Any
 
 from commonground.errors import ConfigError
 from commonground.suggest import meant
-from commonground.user_code import is_code
 
-__all__ = ["FORMS", "OWN", "partition_values"]
-
-OWN = "file.py"
-"""In place of a first word, where the text names a function of the user's."""
+__all__ = ["FORMS", "partition_values"]
 
 FORMS = {
     "iid": "iid",
@@ -22,7 +18,7 @@ FORMS = {
     "features": "features:H",
     "column": "column:NAME",
 }
-"""How a partition is written, by its first word."""
+"""How a partition is written, by its first word; a function of the user's is named as ``file.py:FUNCTION``."""
 
 _FORMS = ", ".join([*FORMS.values(), "file.py:FUNCTION"])
 
@@ -39,8 +35,7 @@ _ALONE = {"shards": "classes", "dirichlet": "alpha", "features": "h"}
 
 
 def partition_values(text: str) -> tuple[str, dict[str, Any]]:
-    """The first word of a partition's text, and the values that it gives; of ``column:NAME`` the ``name``, and of
-    ``file.py:NAME``, a function of the user's, :data:`OWN` and the ``text``.
+    """The first word of a partition's text, and the values that it gives; of ``column:NAME`` the ``name``.
 
     Which of them it needs, and whether data have as many classes, is seen where it is made and dealt.
 
@@ -52,8 +47,6 @@ def partition_values(text: str) -> tuple[str, dict[str, Any]]:
     """
     kind, _, rest = text.strip().partition(":")
     kind = kind.strip()
-    if is_code(text) and kind not in FORMS:
-        return OWN, {"text": text.strip()}
     if kind not in FORMS:
         raise ConfigError(f"unknown partition {text!r}{meant(kind, FORMS)}; it is one of: {_FORMS}")
     if kind == "column":

@@ -5,8 +5,8 @@ from __future__ import annotations
 from commonground.data.feature_partition import Features
 from commonground.data.partitions import IID, Column, Dirichlet, Labels, LogNormal, Partition, Shards
 from commonground.errors import ConfigError
-from commonground.partition_forms import OWN, partition_values
-from commonground.user_code import load_object
+from commonground.partition_forms import FORMS, partition_values
+from commonground.user_code import is_code, load_object
 
 __all__ = ["parse_partition"]
 
@@ -26,12 +26,13 @@ def parse_partition(text: str, classes_per_client: int | None = None) -> Partiti
     >>> str(parse_partition("lognormal:mean=148,min=50", classes_per_client=3))
     'lognormal:mean=148,sigma=1,min=50,classes=3'
     """
-    kind, values = partition_values(text)
+    own = is_code(text) and text.strip().partition(":")[0] not in FORMS  # a column may have any name
+    kind, values = ("file", {}) if own else partition_values(text)
     if kind not in ("shards", "lognormal") and classes_per_client is not None:
         raise ConfigError(f"classes per client ({classes_per_client}) have no meaning for the partition {text!r}")
-    if kind == OWN:
-        own: Partition = load_object(values["text"], "partition", "function")
-        return own
+    if own:
+        function: Partition = load_object(text.strip(), "partition", "function")
+        return function
     if kind == "column":
         return Column(values["name"])
     if kind == "iid":
