@@ -75,6 +75,12 @@ def test_the_numbers_are_those_of_one_machine(algorithm: str, more: dict[str, An
         own = cg.load_run(next((tmp_path / "sites" / f"client-{client}" / "models").iterdir()))
         assert own.summary["clients"] == 1
         assert own.clients[0]["name"] == f"site {client}"
+        assert own.clients[0]["rounds"] == there.clients[client]["rounds"]
+        assert ("untrained_clients" in own.summary) == (
+            there.clients[client]["rounds"] == 0 and "untrained_clients" in there.summary
+        )
+        assert own.summary["engine"] == "network"
+        assert not {"bytes_up", "bytes_down", "seconds"} & {*own.summary}
         x = data.x_test[data.test_indices(client)]
         assert np.array_equal(own.predict(x, client=0), here.predict(x, client=client))
         server = cg.load_run(tmp_path / "run")

@@ -34,6 +34,9 @@ from commonground.models import FrozenBaseModel, reset_counters, tensors_of
 
 __all__ = ["finish", "trained_from"]
 
+_OF_SERVER = ("bytes_up", "bytes_down", "seconds")
+"""What a client of a network does not know of a whole run."""
+
 
 def finish(
     setup: Setup,
@@ -88,6 +91,8 @@ def finish(
     summary |= early
     came = [row["participants"] for row in progress.history]
     summary |= own_privacy(setup, done) if own else privacy_summary(setup, done, progress.shared, released, came)
+    if own:
+        summary = {name: value for name, value in summary.items() if name not in _OF_SERVER} | {"engine": "network"}
     path = None if folder is None else folder.path
     if folder is not None:
         with _written(folder):

@@ -19,42 +19,47 @@ __all__ = ["keep_own_model"]
 
 
 def keep_own_model(
-    setup: Setup, shared: Tensors, personal: Tensors, rounds: int, folder: Path, untuned: Setup | None = None
+    setup: Setup,
+    shared: Tensors,
+    personal: Tensors,
+    rounds: tuple[int, int],
+    folder: Path,
+    untuned: Setup | None = None,
 ) -> Run:
     """Write a folder that :func:`~commonground.load_run`, ``predict``, ``export``, ``adapt`` and ``serve`` take.
 
-    It holds one client, with its test; there are no lines of rounds, which the server has.
+    It holds one client, with its test; there are no lines of rounds, nor bytes and seconds, which the server has.
 
     Args:
         setup: the client's, its data set that of this one client.
         shared: the server's tensors after the last round.
         personal: the client's own.
-        rounds: done.
+        rounds: done, and in how many of them the client took part.
         folder: what is in it goes.
         untuned: where ``setup`` is that of the head's tuning (``--finetune-epochs``), that of the rounds before.
     """
     shutil.rmtree(folder, ignore_errors=True)
     if untuned is not None:
-        return _keep_tuned(untuned, setup, shared, personal, folder)
+        return _keep_tuned(untuned, setup, shared, personal, rounds[1], folder)
     files, progress, engine = RunFolder(folder), Progress.of(setup), SerialEngine(setup)
     keeper = Keeper(setup, files, progress, Silent())
     keeper.restore(engine)  # begins it
     progress.shared = setup.moved({**progress.shared, **shared})
-    progress.done = rounds
-    progress.heard[:] = rounds
+    progress.done, progress.took_part[:] = rounds
+    progress.heard[:] = progress.done
     if personal:
         engine.store.put(0, personal)
     keeper.save(engine)
     return finish(setup, files, progress, engine, own=True)
 
 
-def _keep_tuned(setup: Setup, tuning: Setup, shared: Tensors, personal: Tensors, folder: Path) -> Run:
+def _keep_tuned(setup: Setup, tuning: Setup, shared: Tensors, personal: Tensors, took_part: int, folder: Path) -> Run:
     """The same of a global model whose head was tuned."""
     files, progress, engine, tuned = RunFolder(folder), Progress.of(setup), SerialEngine(setup), SerialEngine(tuning)
     keeper = Keeper(setup, files, progress, Silent())
     keeper.restore(engine)
     progress.shared = setup.moved({**progress.shared, **tuning.initial, **shared})
-    progress.done = setup.config.rounds
+    progress.done, progress.took_part[:] = setup.config.rounds, took_part
     progress.heard[:] = progress.done
     if personal:
         tuned.store.put(0, personal)

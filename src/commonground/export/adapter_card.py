@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,8 @@ def model_card(run: Run, model: AdaptedModel, client: int | None, factors: Facto
         ("clients", f"{trained.clients}, of which {config.participation:.0%} in each round"),
         ("learning rate", f"{config.lr:g}"),
         ("seed", config.seed),
-        ("bytes sent by clients", f"{summary['bytes_up']:,}" if summary else "the run is not finished"),
-        ("bytes sent by the server", f"{summary['bytes_down']:,}" if summary else "the run is not finished"),
+        ("bytes sent by clients", _bytes(summary, "bytes_up")),
+        ("bytes sent by the server", _bytes(summary, "bytes_down")),
         ("number type of the base", str(model.base_dtype).removeprefix("torch.")),
         ("made by", f"commonground {version('commonground')}"),
     ]
@@ -130,3 +131,10 @@ def _asked() -> str:
         "max_new_tokens=64)\n"
         "answer = tokenizer.decode(written[0, ids.shape[1]:], skip_special_tokens=True)\n```"
     )
+
+
+def _bytes(summary: Mapping[str, Any], name: str) -> str:
+    """Of a whole run, which a client of a network does not know."""
+    if not summary:
+        return "the run is not finished"
+    return f"{summary[name]:,}" if name in summary else "its server knows"

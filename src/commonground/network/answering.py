@@ -227,6 +227,13 @@ class Answering:
         """Whether the client takes part in a run."""
         return re.fullmatch(r"[0-9a-f]{32}", run) is not None and self._file(run).is_file()
 
+    def what_began(self, run: str) -> str:
+        """What the client takes part in, in words: a run, or the tuning of its heads, which is one of another name."""
+        tuning = _read(self._file(run).read_bytes()).tuning
+        if tuning is None:
+            return f"takes part in the run {run}"
+        return f"tunes its head after the run {tuning.run}, in one of the name {run}"
+
     def ask(self, run: str, message: bytes) -> bytes:
         """The answer to a question of a run.
 
@@ -252,7 +259,8 @@ class Answering:
         begin = _read(self._file(run).read_bytes())
         plain = None if begin.tuning is None else self._client(begin.model_copy(update={"tuning": None})).setup
         with _as_its_run(client):
-            rounds, shared, personal = client.end(message)
+            end, shared, personal = client.end(message)
+            rounds = end.round, end.took_part
             keep_own_model(client.setup, shared, personal, rounds, self.model_folder(run), untuned=plain)
         for over in (run, *(() if begin.tuning is None else (begin.tuning.run,))):
             self._over(over, client.number)

@@ -114,7 +114,7 @@ class Desk(Generic[T]):
     def _body(self, letter: Letter) -> bytes:
         if letter.kind == "begin":
             body = self.answering.begin(letter.body)
-            self.note(f"takes part in the run {letter.run}")
+            self.note(self.answering.what_began(letter.run))
             return body
         if letter.kind == "off":
             return self.answering.call_off(letter.run)

@@ -277,9 +277,10 @@ def end_run(setup: Setup, post: Post, members: Members, out: Path, limits: Limit
     if setup.config.finetune_epochs:
         setup, round = setup.fine_tuning(shared), setup.config.rounds + 1
         shared = {name: shared[name] for name in setup.shared_names}
-    for client, heard in enumerate(last.clients["heard"].clamp(min=0).tolist()):
+    rounds_of = zip(last.clients["heard"].clamp(min=0).tolist(), last.clients["took_part"].tolist(), strict=True)
+    for client, (heard, took_part) in enumerate(rounds_of):
         heard = heard if round == last.round else 0 if setup.data.client_name(client) in untuned else round
-        test = Evaluate(round=round, which="personal", last=heard)
+        test = Evaluate(round=round, which="personal", last=heard, took_part=took_part)
         messages[client] = pack(test.model_dump(), shared)
     questions = _questions(post, setup, members)
     failed: dict[int, str] = {}

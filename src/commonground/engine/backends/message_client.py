@@ -74,11 +74,11 @@ class MessageClient:
         answer, tensors = self._answer(*self._read(message))
         return pack(answer.model_dump(), tensors)
 
-    def end(self, message: bytes) -> tuple[int, Tensors, Tensors]:
+    def end(self, message: bytes) -> tuple[Evaluate, Tensors, Tensors]:
         """What a test's message says of the whole run's end.
 
         Returns:
-            The rounds done, the shared tensors, and the client's own after the last one that counted.
+            The message, the shared tensors, and the client's own after the last round of its that counted.
 
         Raises:
             UpdateError, RunError: as :meth:`handle`.
@@ -86,7 +86,7 @@ class MessageClient:
         question, shared = self._read(message)
         if not isinstance(question, Evaluate):
             raise UpdateError(f"the server's message to client {self._name} is no test")
-        return question.round, shared, self._newest(question.round + 1, question.last)
+        return question, shared, self._newest(question.round + 1, question.last)
 
     def _read(self, message: bytes) -> tuple[Train | Reply | Evaluate | Digest, Tensors]:
         """A message and its tensors, checked."""

@@ -79,6 +79,7 @@ class Evaluate(_Fields):
     Attributes:
         last: the round in which the client last took part; 0 for none.
         detailed: whether the answer shall hold the finer figures as well (:mod:`.fine_answers`).
+        took_part: at the end of a run, in how many rounds that counted.
     """
 
     kind: Literal["evaluate"] = "evaluate"
@@ -86,6 +87,7 @@ class Evaluate(_Fields):
     which: Literal["personal", "global", "validation"]
     last: Done
     detailed: bool = False
+    took_part: Done = 0
 
 
 class Digest(_Fields):

@@ -168,7 +168,8 @@ def _replacing(path: Path, *, durable: bool) -> Iterator[int]:
     except BaseException as error:
         with suppress(OSError):
             part.unlink()
-        if isinstance(error, OSError) and error.filename == os.fspath(part):  # a name that nobody has given
+        # A write knows no name, and the part's is one that nobody has given.
+        if isinstance(error, OSError) and error.errno and error.filename in (None, os.fspath(part)):
             raise OSError(error.errno, error.strerror, os.fspath(path)) from error
         raise
     if durable:
