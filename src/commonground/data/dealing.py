@@ -11,6 +11,7 @@ from commonground.data.arrays import Split
 from commonground.data.federated import FederatedDataset
 from commonground.data.partitions import Column, Partition
 from commonground.data.sources.base import Source
+from commonground.data.validation import relearnt
 from commonground.errors import ConfigError
 from commonground.registration import is_ours
 from commonground.user_code import check_takes, failing_as
@@ -19,7 +20,7 @@ __all__ = ["deal"]
 
 
 def deal(source: Source, partition: Partition, clients: int | None, seed: int) -> FederatedDataset:
-    """Deal a source's samples to clients.
+    """Deal a source's samples to clients. Rows of a table that are nobody's teach its encoders and scales nothing.
 
     Args:
         source: the samples.
@@ -36,7 +37,7 @@ def deal(source: Source, partition: Partition, clients: int | None, seed: int) -
     relabelled: Callable[[Source], Source] | None = getattr(partition, "relabelled", None)
     labelled = source if relabelled is None else relabelled(source)
     split = partition(source, clients, seed) if is_ours(type(partition)) else _own(partition, source, clients, seed)
-    return FederatedDataset(
+    data = FederatedDataset(
         name=source.name,
         x_train=source.x_train,
         y_train=labelled.y_train,
@@ -56,6 +57,7 @@ def deal(source: Source, partition: Partition, clients: int | None, seed: int) -
         relearn=source.relearn,
         test_names=source.test_names,
     )
+    return data if len(split.train_index) == len(source.y_train) else relearnt(data)
 
 
 def _own(partition: Partition, source: Source, clients: int | None, seed: int) -> Split:

@@ -9,6 +9,7 @@ import numpy as np
 
 from commonground.data.arrays import offsets_of
 from commonground.data.federated import FederatedDataset
+from commonground.data.validation import relearnt
 from commonground.errors import ConfigError, DataError
 from commonground.keys import numpy_stream
 
@@ -25,6 +26,8 @@ def limit_samples(
     by_class: bool = True,
 ) -> FederatedDataset:
     """The same clients with ``samples`` training or test samples each, spread evenly over the client's classes.
+
+    A table's encoders and scales are learnt anew, from the training rows that stay.
 
     Args:
         data: the clients.
@@ -66,7 +69,7 @@ def limit_samples(
     joined = np.concatenate(chosen)
     offsets = offsets_of(map(len, chosen))
     if split == "train":
-        return replace(data, train_index=joined, train_offsets=offsets)
+        return relearnt(replace(data, train_index=joined, train_offsets=offsets))
     return replace(data, test_index=joined, test_offsets=offsets)
 
 

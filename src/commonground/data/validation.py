@@ -82,28 +82,25 @@ def hold_out(
     kept, held = [k for k, _ in parts], [h for _, h in parts]
     if numbers is None and not any(len(rows) for rows in held):
         raise DataError(f"no client of {data.name!r} has two training samples, of which one could be held out")
-    return replace(
-        relearnt(data, np.concatenate(held)),
-        train_index=np.concatenate(kept),
-        train_offsets=offsets_of(map(len, kept)),
-        validation_index=np.concatenate(held),
-        validation_offsets=offsets_of(map(len, held)),
+    return relearnt(
+        replace(
+            data,
+            train_index=np.concatenate(kept),
+            train_offsets=offsets_of(map(len, kept)),
+            validation_index=np.concatenate(held),
+            validation_offsets=offsets_of(map(len, held)),
+        )
     )
 
 
-def relearnt(data: FederatedDataset, held: Any) -> FederatedDataset:
-    """The same rows of a table with encoders and scales that know nothing of those held out; other data as they are.
-
-    Args:
-        data: the federated data set.
-        held: numbers of rows of ``x_train``; those that it holds out already are left out as well.
+def relearnt(data: FederatedDataset) -> FederatedDataset:
+    """The same rows of a table with encoders and scales that know only those that some client trains on: rows that are
+    held out, cut off or nobody's teach nothing. Other data as they are.
     """
     if data.relearn is None:
         return data
-    marks = np.zeros(len(data.y_train), dtype=np.bool_)
-    marks[held] = True
-    if data.validation_index is not None:
-        marks[data.validation_index] = True
+    marks = np.ones(len(data.y_train), dtype=np.bool_)
+    marks[data.train_index] = False
     source = data.relearn(marks)
     changed = {name: getattr(source, name) for name in ("x_train", "x_test", "preprocess", "task", "schema")}
     return replace(data, **changed, about=data.about if source.schema is None else source.schema.summary())
@@ -149,8 +146,8 @@ def validation_split(data: FederatedDataset, fraction: float = 0.2, seed: int = 
             f"no client of {data.name!r} has two training samples; tuning needs one to train and one to judge"
         )
     kept, taken = [k for k, _ in parts], [h for _, h in parts]
-    learnt = relearnt(data, np.concatenate(taken))
-    unseen = np.concatenate([*taken, *([] if data.validation_index is None else [data.validation_index])])
+    index, offsets = np.concatenate(kept), offsets_of(map(len, kept))
+    learnt = relearnt(replace(data, train_index=index, train_offsets=offsets))
     return FederatedDataset(
         name=data.name,  # defaults of model and learning rate follow from it
         x_train=learnt.x_train,
@@ -159,21 +156,19 @@ def validation_split(data: FederatedDataset, fraction: float = 0.2, seed: int = 
         y_test=data.y_train,
         classes=data.classes,
         class_names=data.class_names,
-        train_index=np.concatenate(kept),
-        train_offsets=offsets_of(map(len, kept)),
+        train_index=index,
+        train_offsets=offsets,
         test_index=np.concatenate(taken),
         test_offsets=offsets_of(map(len, taken)),
         client_names=tuple(data.client_name(client) for client in clients),
         preprocess=learnt.preprocess,
         task=learnt.task,
         noise=None if data.noise is None else data.noise.of(clients),
-        relearn=None if data.relearn is None else partial(_without, data.relearn, unseen),
+        relearn=None if data.relearn is None else partial(_tested_on_training_rows, data.relearn),
     )
 
 
-def _without(relearn: Callable[[Any], Source], taken: Any, held: Any) -> Source:
-    """A table read anew, whose rows taken and held teach nothing; those taken are the test rows here."""
-    marks = held.copy()
-    marks[taken] = True
-    source = relearn(marks)
+def _tested_on_training_rows(relearn: Callable[[Any], Source], held: Any) -> Source:
+    """A table read anew, whose rows held teach nothing, and whose training rows are the test rows as well."""
+    source = relearn(held)
     return replace(source, x_test=source.x_train, y_test=source.y_train, test_names=None)
