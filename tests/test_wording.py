@@ -31,6 +31,7 @@ def _in_python(monkeypatch: pytest.MonkeyPatch) -> None:
             "say --kinds a=comma-number or --kinds a=point-number",
             'say kinds="a=comma-number" or kinds="a=point-number"',
         ),
+        ("say --kinds age=comma-number,day=date", 'say kinds="age=comma-number,day=date"'),
         ("choose another --out", "choose another out"),
         ("add --resume, or another --out", "add resume=True, or another out"),
         ("accept that with --allow-other-numerics", "accept that with allow_other_numerics=True"),

@@ -25,7 +25,7 @@ _KEPT = re.compile(r"(`[^`]*`|(?<!\w)'[^']*'(?!\w)|\bcommonground [a-z][^;,)`]*)
 _SET = re.compile(r"--set (?P<model>model\.)?(?P<name>\w+)=(?P<value>[^\s,;:)]+)")
 _OPTION = re.compile(
     r"(?<![\w\"/=-])--(?P<name>[a-z][a-z0-9-]*[a-z0-9])"
-    r"(?: (?P<number>-?\d+(?:\.\d+)?(?:e-?\d+)?)(?![\w%]|\.\w)| (?P<pair>\w+=[\w:-]+))?"
+    r"(?: (?P<number>-?\d+(?:\.\d+)?(?:e-?\d+)?)(?![\w%]|\.\w)| (?P<pair>\w+=[\w:-]+(?:,\w+=[\w:-]+)*))?"
 )
 
 _options_named = False

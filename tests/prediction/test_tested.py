@@ -96,6 +96,8 @@ def test_named_data_and_objects(method: str, tmp_path: Path) -> None:
         tests = cg.predict_tests(one)
         assert accuracy_of(tests) == pytest.approx(reported(run, key), abs=1e-12)
         assert len(tests) == run.clients.numbers("test_samples").sum()
+        if method == "fedavg":  # by its one model, each client's samples with its own noise
+            pd.testing.assert_frame_equal(cg.predict_tests(one, shared=True), tests)
     given = train(method, made_data(), out=tmp_path / "made", rounds=1)
     with pytest.raises(ConfigError, match=r"the data of .*, 'made', cannot be read by that name; where .*cg\.predict"):
         cg.predict_tests(given)

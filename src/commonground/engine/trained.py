@@ -439,16 +439,20 @@ class Trained:
             raise RunError(f"the feature noise in '{self.path}' does not fit the run's {self.clients} clients")
         return images
 
-    def portable(self, client: int | None) -> PortableModel:
+    def portable(self, client: int | None, whose: int | None = None) -> PortableModel:
         """A client's own model (None: the global one; see :meth:`model`) from raw samples to what the task says.
 
         In a run with feature noise, a client's samples are changed by its foreign image as they were in training; with
         no client they stay as they are.
 
+        Args:
+            client: its number.
+            whose: the client whose samples are given, where the global model is asked.
+
         Raises:
             RunError: the feature noise cannot be read.
         """
-        noise, precision = self._noise_of(client), self.config.precision
+        noise, precision = self._noise_of(client if whose is None else whose), self.config.precision
         return PortableModel(self.model(client), self.format, self.task, self._dtype, noise, precision)
 
     def inputs(self, x: Given, client: int | None = None) -> Inputs:
@@ -534,9 +538,11 @@ class Trained:
         preprocess = self.format.preprocess if stored_alike else data.preprocess
         return replace(data, preprocess=preprocess, task=self.task if same else data.task)
 
-    def outputs(self, x: Given, client: int | None) -> Tensor:
-        """What a client's own model (None: the global one) returns for raw samples [n, …], on the host."""
-        return self._outputs_of(self.portable(client), x, client)
+    def outputs(self, x: Given, client: int | None, whose: int | None = None) -> Tensor:
+        """What a client's own model (None: the global one) returns for raw samples [n, …], on the host; ``whose`` as of
+        :meth:`portable`.
+        """
+        return self._outputs_of(self.portable(client, whose), x, client)
 
     def _outputs_of(self, portable: PortableModel, x: Given, client: int | None) -> Tensor:
         keyed = keyed_generators(self.config.seed, "predict", str(client), others=held_generators(portable.model))

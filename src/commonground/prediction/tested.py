@@ -184,7 +184,7 @@ def _asked(trained: Trained, data: FederatedDataset, whose: Whose) -> _Tests:
         )
     rows = [data.test_indices(client) for client in clients]
     outputs = [
-        trained.outputs(data.x_test[own], None if whose.shared else client)
+        trained.outputs(data.x_test[own], None if whose.shared else client, client)
         for client, own in zip(clients, rows, strict=True)
         if len(own)
     ]
