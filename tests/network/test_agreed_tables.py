@@ -48,8 +48,7 @@ def test_the_schema_is_that_of_all_rows_together(tmp_path: Path) -> None:
     assert dict(agreed.dropped) == {"ward": "is always the same at every client", "code": "names a row"}
     assert agreed.ids == ("code",)
     for one, other in zip(agreed.features, whole.features, strict=True):
-        # Of numbers nobody tells whether they are truths, so that all may be.
-        assert one == replace(other, fill=one.fill, low=None, high=None, truths=one.kind == "number")
+        assert one == replace(other, fill=one.fill, low=None, high=None)
     place = agreed.inputs.index("income")
     for figures in ("mean", "std"):
         two = [np.delete(getattr(schema, figures), place) for schema in (agreed, whole)]

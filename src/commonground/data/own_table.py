@@ -132,7 +132,11 @@ class OwnTable:
         readings = readings_of(features)
         readings |= {name: Reading(KIND_OF[why]) for name, why in dropped.items() if why in KIND_OF}
         looks = [(name, readings[name]) for name in self._raw.names if name in readings]
-        plain = [{"name": name, "kind": r.kind, "decimal": r.decimal, "order": r.order} for name, r in looks]
+        truths = {name for name, column in features.items() if column.truths}
+        plain = [
+            {"name": name, "kind": r.kind, "decimal": r.decimal, "order": r.order, "truths": name in truths}
+            for name, r in looks
+        ]
         return tuple(map(ColumnTold.model_validate, plain))
 
     def _doubtful(self, readings: Mapping[str, Reading], dropped: Mapping[str, str]) -> tuple[str, ...]:
@@ -194,7 +198,9 @@ class OwnTable:
         """What all have agreed on, with numbers and dates as this client writes them."""
         own = {feature.name: self._own(feature) for feature in agreed.features if feature.kind in WRITTEN}
         decimals = zip(self.columns.targets, self.columns.target_decimals, strict=False)
-        return agreed.schema_of_all().written(own | {name: Reading("number", decimal) for name, decimal in decimals})
+        schema = agreed.schema_of_all().written(own | {name: Reading("number", decimal) for name, decimal in decimals})
+        truths = {feature.name: feature.truths for feature in agreed.features}
+        return replace(schema, features=tuple(replace(one, truths=truths[one.name]) for one in schema.features))
 
     def _check(self, columns: tuple[ColumnTold, ...]) -> None:
         """Nothing is read that the client's owner has dropped, and no text or identifier as categories."""

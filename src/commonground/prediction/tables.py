@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from commonground.counted import counted
-from commonground.data.tables.cells import places_of, words_of
+from commonground.data.tables.cells import words_of
 from commonground.data.tables.divide import owners_of
 from commonground.data.tables.features import check_columns, ignored, known_features
 from commonground.data.tables.notation import column_of, telling_ways
@@ -367,7 +367,7 @@ def targets_of(trained: Trained, raw: RawTable, schema: TableSchema) -> tuple[An
     """Targets in the task's stored form, and which rows have one; classes that the run does not know count as wrong."""
     if trained.task.softmax:
         cells = words_of(raw.columns[schema.targets[0]], keep=True)
-        numbers = np.array([*places_of(cells.words, schema.class_names), -1], dtype=np.int64)
+        numbers = np.array([*cells.places(schema.class_names), -1], dtype=np.int64)
         return numbers[cells.codes], cells.codes >= 0
     values = []
     decimals = schema.target_decimals or ("point",) * len(schema.targets)  # earlier versions knew no other

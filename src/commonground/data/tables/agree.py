@@ -138,8 +138,8 @@ def _reading(looks: Sequence[tuple[str, ColumnTold]], doubtful: Collection[str])
         _check_constants(
             look.name, written, [name for name, one in looks if one.kind == "constant" and name in doubtful]
         )
-    (most, _), *_ = Counter(look for _, look in telling).most_common(1)
-    return most
+    (most, _), *_ = Counter(look.model_copy(update={"truths": False}) for _, look in telling).most_common(1)
+    return most.model_copy(update={"truths": any(look.truths for _, look in telling)})
 
 
 def _check_written(column: str, written: Sequence[tuple[str, Reading]], doubtful: Collection[str]) -> None:

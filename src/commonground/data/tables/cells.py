@@ -70,16 +70,22 @@ class Cells:
     Attributes:
         distinct: the different words as a pyarrow array, without blanks around them.
         codes: which of them each row has [N]; −1 where there is none.
+        typed: whether the cells were numbers before: then 1 and 1.0 cannot be two words.
     """
 
     distinct: Any
     codes: npt.NDArray[np.int64]
+    typed: bool = False
 
     @cached_property
     def words(self) -> list[str]:
         """The different words."""
         words: list[str] = self.distinct.to_pylist()
         return words
+
+    def places(self, names: Sequence[str], apart: Sequence[str] = ()) -> list[int]:
+        """Which of some names each different word is (:func:`places_of`)."""
+        return places_of(self.words, names, apart, typed=self.typed)
 
     @cached_property
     def counts(self) -> npt.NDArray[np.int64]:
@@ -157,7 +163,8 @@ def _matches(words: Any, pattern: str) -> npt.NDArray[np.bool_]:
 
 
 def words_of(array: Any, *, keep: bool = False) -> Cells:
-    """A pyarrow column's cells as words: numbers without a fraction as whole numbers, truths as ``true`` and ``false``.
+    """A pyarrow column's cells as words: numbers as a CSV file has them (1, 2; 1.0, 1.5), truths as ``true`` and
+    ``false``.
 
     Args:
         array: strings, numbers, truths or dates.
@@ -168,17 +175,25 @@ def words_of(array: Any, *, keep: bool = False) -> Cells:
 
     if pa.types.is_dictionary(array.type):
         array = array.cast(array.type.value_type)
+    typed = bool(pa.types.is_floating(array.type) or pa.types.is_integer(array.type))
     if pa.types.is_floating(array.type):
         array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
         whole = pc.all(pc.equal(array, pc.trunc(array))).as_py() and pc.max(pc.abs(array)).as_py() < 2**53
-        array = array.cast(pa.int64()) if whole else array
+        array = array.cast(pa.int64()) if whole else _with_points(array.cast(pa.string()))
     if not is_text(array.type):
         array = array.cast(pa.string())
     coded = _without_missing(array, MISSING[:1] if keep else MISSING)
     coded = coded.combine_chunks() if isinstance(coded, pa.ChunkedArray) else coded
     coded = coded.dictionary_encode()
     codes = pc.fill_null(coded.indices.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
-    return Cells(coded.dictionary, np.asarray(codes, dtype=np.int64))
+    return Cells(coded.dictionary, np.asarray(codes, dtype=np.int64), typed)
+
+
+def _with_points(words: Any) -> Any:
+    """Numbers as strings, whole ones with a point as well (1.0), as they are written beside others with a fraction."""
+    import pyarrow.compute as pc
+
+    return pc.if_else(pc.match_substring_regex(words, r"^-?\d+$"), pc.binary_join_element_wise(words, ".0", ""), words)
 
 
 def plain_numbers(array: Any) -> Floats | None:
@@ -257,7 +272,9 @@ def number_of(word: str) -> float:
         return np.nan
 
 
-def places_of(words: Sequence[str], names: Sequence[str], apart: Sequence[str] = ()) -> list[int]:
+def places_of(
+    words: Sequence[str], names: Sequence[str], apart: Sequence[str] = (), *, typed: bool = False
+) -> list[int]:
     """Which of some names each word is, −1 for none: as it stands, or spelt otherwise (``True`` for ``true``, ``1.0``
     for ``1``, ``2024-01-31 00:00:00`` for ``2024-01-31``) where that can be one name only.
 
@@ -267,12 +284,13 @@ def places_of(words: Sequence[str], names: Sequence[str], apart: Sequence[str] =
         words: to find.
         names: to find them among.
         apart: words that are none of the names, though spelt like one.
+        typed: whether the words were numbers: then 1 is 1.0 also among names such as 1.5, of which text may be two.
     """
     place = {name: number for number, name in enumerate(names)} | dict.fromkeys(apart, -1)
     if all(word in place for word in words):
         return [place[word] for word in words]
     others: dict[object, set[int]] = {}
-    whole = _all_whole(place)
+    whole = typed or _all_whole(place)
     for name, spelling in zip(place, _spelt(list(place), whole), strict=True):
         others.setdefault(spelling, set()).add(place[name])
     found = [others.get(spelling, set()) for spelling in _spelt(words, whole)]

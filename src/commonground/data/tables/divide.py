@@ -96,6 +96,7 @@ def complete_rows(
     return replace(
         raw,
         columns={name: column.take(kept) for name, column in raw.columns.items()},
+        moments={name: column.take(kept) for name, column in raw.moments.items()},
         where=lambda row: raw.where(int(kept[row])),
         numbers=partial(_taken, raw, kept),
         kept=kept,
@@ -232,7 +233,12 @@ def _times(raw: RawTable, options: TableOptions) -> Column | None:
 
 def _moments(raw: RawTable, times: Column) -> npt.NDArray[np.float64]:
     """By which rows follow one another: of dates with a zone the moments, also where clocks are put back."""
+    import pyarrow as pa
+
     assert times.numbers is not None
+    if times.name in raw.moments:
+        moments = raw.moments[times.name].cast(pa.timestamp("us", "UTC"), safe=False).cast(pa.int64())
+        return np.asarray(moments.to_numpy(zero_copy_only=False), dtype=np.float64)
     if times.reading.kind != "date" or not is_text(raw.columns[times.name].type):
         return times.numbers
     cells = words_of(raw.columns[times.name])

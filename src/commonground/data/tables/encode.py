@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.data.names import sorted_names
-from commonground.data.tables.cells import Floats, places_of, spelt_like
+from commonground.data.tables.cells import Floats, spelt_like
 from commonground.data.tables.kinds import Column
 from commonground.data.tables.schema import ColumnSchema, TableSchema
 
@@ -82,7 +82,7 @@ def encode(schema: TableSchema, columns: Mapping[str, Column], rows: int) -> npt
 def unseen(column: ColumnSchema, read: Column) -> list[str]:
     """Words of a category column that have no input of their own."""
     assert read.cells is not None
-    places = places_of(read.cells.words, column.categories, column.apart)
+    places = read.cells.places(column.categories, column.apart)
     told = zip(read.cells.words, read.cells.counts, places, strict=True)
     return [word for word, n, place in told if n and place < 0]
 
@@ -162,7 +162,7 @@ def category_inputs(known: Sequence[ColumnSchema], columns: Sequence[Column]) ->
         if column.kind == "category":
             assert read.cells is not None
             none = len(column.categories) if column.missing else -1
-            places = places_of(read.cells.words, column.categories, column.apart)
+            places = read.cells.places(column.categories, column.apart)
             inputs[column.name] = np.array([*places, none], dtype=np.float64)
     return inputs
 

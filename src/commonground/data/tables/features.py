@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.counted import counted
-from commonground.data.tables.cells import places_of, rounded_away, spelt_twice, words_of
+from commonground.data.tables.cells import rounded_away, spelt_twice, words_of
 from commonground.data.tables.encode import encode, learn_columns, unseen
 from commonground.data.tables.kinds import Column, Reading, read_column
 from commonground.data.tables.notation import column_of
@@ -265,7 +265,7 @@ def read_as_none(raw: RawTable, schema: TableSchema) -> list[tuple[str, ...]]:
     for known in schema.of_kind("category"):
         cells = _read(raw, known).cells
         assert cells is not None
-        unknown = np.array([*(place < 0 for place in places_of(cells.words, known.categories, known.apart)), False])
+        unknown = np.array([*(place < 0 for place in cells.places(known.categories, known.apart)), False])
         for row in np.flatnonzero(unknown[cells.codes]):
             found[row].append(f"{known.name}: {quoted(cells.words[cells.codes[row]], 40)} is read as none")
     return [tuple(notes) for notes in found]

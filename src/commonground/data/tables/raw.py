@@ -38,6 +38,7 @@ class RawTable:
         unit: ``line`` or ``row``.
         notes: how the file was read, where that is not as usual.
         seconds: columns of durations or times of day, which are numbers of seconds here.
+        moments: columns of times that have a zone as they are stored, of which ``columns`` has what the clocks show.
         kept: which rows of the file, from 0, these are; None for all.
         unread: columns that are left out, since they hold none of numbers, words, dates and truths, with their types.
         files: of a folder of files their names and rows, in the rows' order.
@@ -51,6 +52,7 @@ class RawTable:
     unit: str = "row"
     notes: tuple[str, ...] = ()
     seconds: frozenset[str] = frozenset()
+    moments: Mapping[str, Any] = field(default_factory=dict, repr=False)
     kept: npt.NDArray[np.int64] | None = field(default=None, repr=False)
     unread: Mapping[str, str] = field(default_factory=dict)
     files: tuple[tuple[str, int], ...] = ()
@@ -200,8 +202,12 @@ def raw_of_arrow(path: Path, table: Any) -> RawTable:
     columns = {name.strip(): _plain_column(path, name, table.column(name)) for name in kinds if name not in other}
     seconds = frozenset(name.strip() for name in kinds if name not in other and _is_duration(kinds[name]))
     unread = {name: str(kinds[name]) for name in other}
+    zoned = [name for name in kinds if name not in other and getattr(kinds[name], "tz", None) is not None]
+    moments = {name.strip(): table.column(name).combine_chunks() for name in zoned}
     numbers = partial(counted, len(table))
-    return RawTable(path, columns, True, _row_number, numbers, notes=notes, seconds=seconds, unread=unread)
+    return RawTable(
+        path, columns, True, _row_number, numbers, notes=notes, seconds=seconds, moments=moments, unread=unread
+    )
 
 
 def _holds_other(kind: Any) -> bool:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from commonground.data.arrays import Array
 from commonground.data.names import sorted_names
-from commonground.data.tables.cells import Cells, places_of, spelt_twice, too_fine, words_of
+from commonground.data.tables.cells import Cells, spelt_twice, too_fine, words_of
 from commonground.data.tables.kinds import TRUTHS, Reading
 from commonground.data.tables.notation import column_of
 from commonground.data.tables.read import RawTable
@@ -126,9 +126,9 @@ def read_targets(
             f"{raw.path}: the column {quoted(labels[0])} holds {len(found):,} different numbers; say --task regression "
             "to predict a number, or --task classification to take each of them as a class"
         )
-    places = places_of(cells.words, names)
+    places = cells.places(names)
     classes = tuple(names) if min(places) >= 0 else found
-    y = np.array(places if classes == tuple(names) else places_of(cells.words, found), dtype=np.int64)[cells.codes]
+    y = np.array(places if classes == tuple(names) else cells.places(found), dtype=np.int64)[cells.codes]
     return Targets(y, classes, chosen, cells.words, cells.codes)
 
 

@@ -56,12 +56,14 @@ class ColumnTold(_Told):
         name: its name.
         kind, decimal, order: see :class:`~commonground.data.tables.kinds.Reading`. A client whose numbers or dates are
             written otherwise reads them as its own are.
+        truths: whether numbers are truths in somebody's file, which says so; elsewhere a truth is no number.
     """
 
     name: Name
     kind: Literal["number", "category", "boolean", "date", "text", "id", "constant"]
     decimal: Decimal = "point"
     order: Order = ""
+    truths: bool = False
 
     @property
     def reading(self) -> Reading:
@@ -189,10 +191,7 @@ class Agreed(_Told):
     def schema_of_all(self) -> TableSchema:
         """The schema."""
         return TableSchema(
-            # Whether numbers are truths is not told: they may be.
-            features=tuple(
-                ColumnSchema(**feature.model_dump(), truths=feature.kind == "number") for feature in self.features
-            ),
+            features=tuple(ColumnSchema(**feature.model_dump()) for feature in self.features),
             targets=self.targets,
             task=self.task,
             class_names=self.class_names,
