@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from commonground.errors import ConfigError, DataError
 from commonground.single_precision import rounding_shows
 
-__all__ = ["AS_STORED", "Array", "FeatureNoise", "Indices", "Marks", "Preprocess", "Split", "offsets_of"]
+__all__ = ["AS_STORED", "Array", "FeatureNoise", "Indices", "Marks", "Preprocess", "Related", "Split", "offsets_of"]
 
 Array = npt.NDArray[Any]
 """Samples: uint8, float32 or float64; int32 for tokens."""
@@ -103,6 +103,37 @@ class FeatureNoise:
         number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
         if not (number and math.isfinite(value) and value >= 0):
             raise ConfigError(f"feature_noise is {value!r}; it must be a number of at least 0")
+
+
+@dataclass(frozen=True)
+class Related:
+    """What training rows of a table have to do with each other, where its owner said so: rows that are held out of them
+    are to be no more like those that stay than test rows are.
+
+    Attributes:
+        by: ``time``, by which the last ones are held out; or ``group``, of which rows are held out together.
+        values: of each training row, its moment, or its group's place among the groups' names.
+    """
+
+    by: Literal["time", "group"]
+    values: npt.NDArray[Any]
+
+    def held(self, rows: Indices, wanted: int, rng: np.random.Generator) -> Marks:
+        """Which of a client's rows are held out.
+
+        Args:
+            rows: the client's, at least two.
+            wanted: how many, fewer than all. Of groups as many as are needed for that, and none if there is one alone.
+            rng: draws groups.
+        """
+        values, chosen = self.values[rows], np.zeros(len(rows), dtype=np.bool_)
+        if self.by == "time":
+            chosen[np.argsort(values, kind="stable")[len(rows) - wanted :]] = True
+            return chosen
+        own, sizes = np.unique(values, return_counts=True)
+        order = rng.permutation(len(own))[:-1]
+        before = np.cumsum(sizes[order]) - sizes[order]
+        return np.isin(values, own[order[before < wanted]])
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,7 @@ def deal(source: Source, partition: Partition, clients: int | None, seed: int) -
         about=_about(source, partition) if source.schema is None else source.schema.summary(),
         relearn=source.relearn,
         test_names=source.test_names,
+        related=source.related,
     )
     return data if len(split.train_index) == len(source.y_train) else relearnt(data)
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.counted import counted
-from commonground.data.arrays import AS_STORED, Array, FeatureNoise, Indices, Marks, Preprocess, offsets_of
+from commonground.data.arrays import AS_STORED, Array, FeatureNoise, Indices, Marks, Preprocess, Related, offsets_of
 from commonground.data.checks import (
     check_classes,
     check_clients,
@@ -71,6 +71,7 @@ class FederatedDataset:
         about: of a table, how it was read and split, for a run's summary.
         relearn: of a table, what its source is if some training rows teach encoders and scales nothing
             (:class:`~commonground.data.sources.base.Source`).
+        related: of a table, what rows of ``x_train`` have to do with each other, if that decides which are held out.
         described: whether the samples are not here, but with the clients: what stands in their place has their numbers,
             shapes and types, and is zero (:mod:`commonground.data.described`).
         one_of_many: whether these are one client's of data whose other clients are elsewhere: it may know one class
@@ -106,6 +107,7 @@ class FederatedDataset:
     one_of_many: bool = False
     counted_classes: bool = False
     test_names: Array | None = dataclasses.field(default=None, repr=False)
+    related: Related | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         def put(field: str, value: object) -> None:

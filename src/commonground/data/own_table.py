@@ -314,4 +314,5 @@ def table_data(
     assert own is not None
     # What became of this client's rows is for its owner; nothing of it is told.
     kept = schema.written({} if options is None else options.readings)  # by which its own model reads its tables
-    return replace(data, schema=replace(kept, few_rows={}, missing_targets=own.missing_targets, notes=own.notes))
+    schema = replace(kept, few_rows={}, missing_targets=own.missing_targets, notes=own.notes)
+    return replace(data, schema=schema, related=found.related)

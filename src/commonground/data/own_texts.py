@@ -66,6 +66,7 @@ def text_data(
         test_offsets=np.array([0, len(read.x_test)]),
         task=read.task,
         about=read.about,
+        related=read.related,
         one_of_many=True,
         counted_classes=True,
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commonground.data.arrays import offsets_of
+from commonground.data.arrays import Indices, offsets_of
 from commonground.errors import ConfigError, DataError
 from commonground.keys import numpy_stream
 
@@ -32,7 +32,9 @@ def held_rows(
     """Each client's training rows, those that stay and those held out.
 
     Of n rows, max(1, round(fraction · n)) are held out and at least one stays, spread over the client's classes in
-    proportion; a class keeps a training row where possible. A client with a single row keeps it.
+    proportion; a class keeps a training row where possible. A client with a single row keeps it. Of a table that is
+    split by time the last rows are held out, and of one that is split by groups whole groups, at least so many rows; a
+    client with one group keeps it.
 
     Args:
         data: the federated data set.
@@ -53,7 +55,14 @@ def held_rows(
         rows = data.train_indices(client)
         chosen = np.zeros(len(rows), dtype=bool)
         if len(rows) > 1:
-            chosen = _stratified(strata[rows], fraction, numpy_stream(seed, "validation", number))
+            rng, wanted = (
+                numpy_stream(seed, "validation", number),
+                min(max(1, round(fraction * len(rows))), len(rows) - 1),
+            )
+            if data.related is None:
+                chosen = _stratified(strata[rows], wanted, rng)
+            else:
+                chosen = data.related.held(rows, wanted, rng)
         parts.append((rows[~chosen], rows[chosen]))
     return parts
 
@@ -81,7 +90,7 @@ def hold_out(
     parts = held_rows(data, range(data.clients), fraction, seed, numbers, by_class=by_class)
     kept, held = [k for k, _ in parts], [h for _, h in parts]
     if numbers is None and not any(len(rows) for rows in held):
-        raise DataError(f"no client of {data.name!r} has two training samples, of which one could be held out")
+        raise DataError(f"no client of {data.name!r} has {_two(data)}, of which one could be held out")
     return relearnt(
         replace(
             data,
@@ -93,23 +102,26 @@ def hold_out(
     )
 
 
-def relearnt(data: FederatedDataset) -> FederatedDataset:
+def relearnt(data: FederatedDataset, taught_by: Indices | None = None) -> FederatedDataset:
     """The same rows of a table with encoders and scales that know only those that some client trains on: rows that are
     held out, cut off or nobody's teach nothing. Other data as they are.
+
+    Args:
+        data: the federated data set.
+        taught_by: in place of its own training rows.
     """
     if data.relearn is None:
         return data
     marks = np.ones(len(data.y_train), dtype=np.bool_)
-    marks[data.train_index] = False
+    marks[data.train_index if taught_by is None else taught_by] = False
     source = data.relearn(marks)
     changed = {name: getattr(source, name) for name in ("x_train", "x_test", "preprocess", "task", "schema")}
     return replace(data, **changed, about=data.about if source.schema is None else source.schema.summary())
 
 
-def _stratified(labels: Any, fraction: float, rng: np.random.Generator) -> Any:
+def _stratified(labels: Any, wanted: int, rng: np.random.Generator) -> Any:
     """Which of a client's samples are taken, [n] bool: proportional to classes by largest remainders."""
     n = len(labels)
-    wanted = min(max(1, round(fraction * n)), n - 1)
     present, counts = np.unique(labels, return_counts=True)
     exact = wanted * counts / n
     take = np.floor(exact).astype(int)  # below each count, since wanted < n
@@ -122,11 +134,17 @@ def _stratified(labels: Any, fraction: float, rng: np.random.Generator) -> Any:
     return chosen
 
 
+def _two(data: FederatedDataset) -> str:
+    """What a client needs, so that one can be held out and one stays."""
+    groups = data.related is not None and data.related.by == "group"
+    return "training samples of two groups" if groups else "two training samples"
+
+
 def validation_split(data: FederatedDataset, fraction: float = 0.2, seed: int = 0) -> FederatedDataset:
     """A data set whose test samples are taken out of the training samples; the true test samples are not in it.
 
-    Which they are says :func:`held_rows`. Clients with a single training sample are left
-    out. No array is copied; a table's encoders and scales are learnt anew, from the rows that stay.
+    Which they are says :func:`held_rows`. Clients of which none can be held out are left out. No array is copied; a
+    table's encoders and scales are learnt anew, from the rows that stay.
 
     Args:
         data: the federated data set.
@@ -139,15 +157,14 @@ def validation_split(data: FederatedDataset, fraction: float = 0.2, seed: int = 
     """
     from commonground.data.federated import FederatedDataset
 
-    clients = [client for client in range(data.clients) if len(data.train_indices(client)) > 1]
-    parts = held_rows(data, clients, fraction, seed)
+    found = held_rows(data, range(data.clients), fraction, seed)
+    clients = [client for client, (_, held) in enumerate(found) if len(held)]
+    parts = [found[client] for client in clients]
     if not clients:
-        raise DataError(
-            f"no client of {data.name!r} has two training samples; tuning needs one to train and one to judge"
-        )
+        raise DataError(f"no client of {data.name!r} has {_two(data)}; tuning needs one to train and one to judge")
     kept, taken = [k for k, _ in parts], [h for _, h in parts]
     index, offsets = np.concatenate(kept), offsets_of(map(len, kept))
-    learnt = relearnt(replace(data, train_index=index, train_offsets=offsets))
+    learnt = relearnt(data, index)
     return FederatedDataset(
         name=data.name,  # defaults of model and learning rate follow from it
         x_train=learnt.x_train,
@@ -164,6 +181,7 @@ def validation_split(data: FederatedDataset, fraction: float = 0.2, seed: int = 
         preprocess=learnt.preprocess,
         task=learnt.task,
         noise=None if data.noise is None else data.noise.of(clients),
+        related=data.related,
         relearn=None if data.relearn is None else partial(_tested_on_training_rows, data.relearn),
     )
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import platformdirs
 
-from commonground.data.arrays import Array, Preprocess
+from commonground.data.arrays import Array, Preprocess, Related
 from commonground.data.checks import check_targets
 from commonground.data.tables.schema import TableSchema
 from commonground.tasks import CLASSIFICATION, Task
@@ -37,6 +37,7 @@ class Source:
         task: what is learnt from them.
         schema: of a table, what its columns are and how they became samples.
         about: of a table of texts or a folder of pictures, how it was read and split.
+        related: of a table, what its training rows have to do with each other.
         relearn: of a table, reads it anew with encoders and scales that know nothing of some training rows, which are
             marked [training rows].
 
@@ -58,6 +59,7 @@ class Source:
     task: Task = CLASSIFICATION
     schema: TableSchema | None = None
     about: Mapping[str, Any] = field(default_factory=dict)
+    related: Related | None = field(default=None, repr=False)
     relearn: Callable[[npt.NDArray[np.bool_]], Source] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:

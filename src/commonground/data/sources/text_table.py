@@ -118,7 +118,13 @@ def load_text_table(
         **rows.owners.about_few(),
     }
     return TextData(
-        path.name, part(rows.train), part(rows.test), targets.names, about=read, test_names=raw.places(rows.test)
+        path.name,
+        part(rows.train),
+        part(rows.test),
+        targets.names,
+        about=read,
+        test_names=raw.places(rows.test),
+        related=rows.related,
     )
 
 

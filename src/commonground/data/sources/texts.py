@@ -49,5 +49,6 @@ def tokenised(data: TextData, tokenizer: Any, max_length: int = 128, vocab_size:
         test_columns=data.test.columns,
         task=data.task,
         test_names=data.test_names,
+        related=data.related,
         about={**data.about, "max_length": max_length, **({"notes": notes} if notes else {})},
     )

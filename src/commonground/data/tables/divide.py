@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from commonground.data.arrays import Related
 from commonground.data.tables import split
 from commonground.data.tables.cells import MISSING, date_numbers, is_text, words_of
 from commonground.data.tables.features import readings_said
@@ -38,6 +39,7 @@ class DividedRows:
         how: how the test rows were chosen, in words.
         told: sentences about that.
         times: the column by which they were, if it is one of times.
+        related: what training rows have to do with each other, if test rows were chosen by time or group.
     """
 
     owners: Owners
@@ -46,6 +48,7 @@ class DividedRows:
     how: str
     told: tuple[str, ...] = ()
     times: Column | None = None
+    related: Related | None = None
 
     @property
     def readings(self) -> dict[str, Reading]:
@@ -201,7 +204,19 @@ def divided(
     if not train.any() or not test.any():
         raise DataError(f"{raw.path} has {train.sum()} training rows and {test.sum()} test rows; both need at least 1")
     told = () if column is not None else _groups_on_both_sides(raw, options, train, test)
-    return DividedRows(owners, train, test, how, told, times)
+    return DividedRows(owners, train, test, how, told, times, _related(raw, times, options, train))
+
+
+def _related(raw: RawTable, times: Column | None, options: TableOptions, train: Marks) -> Related | None:
+    """What training rows have to do with each other, by the columns that divide them from test rows."""
+    if times is not None:
+        return Related("time", _moments(raw, times)[train])
+    if options.group_column is None:
+        return None
+    groups = full_words(raw, options.group_column)
+    places = np.empty(len(groups.words), dtype=np.int64)
+    places[sorted(range(len(places)), key=groups.words.__getitem__)] = np.arange(len(places))
+    return Related("group", places[groups.codes[train]])
 
 
 def _groups_on_both_sides(raw: RawTable, options: TableOptions, train: Marks, test: Marks) -> tuple[str, ...]:

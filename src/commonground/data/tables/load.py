@@ -160,6 +160,7 @@ def load_table(
         test_columns=_columns(options, rows, rows.test),
         test_names=raw.places(rows.test),
         schema=about,
+        related=rows.related,
         relearn=None if schema else partial(_relearnt, path, label, seed, task, options, owner),
     )
 

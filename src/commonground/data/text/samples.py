@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from commonground.data.arrays import Array, Indices
+from commonground.data.arrays import Array, Indices, Related
 from commonground.errors import DataError
 from commonground.tasks import CLASSIFICATION, Task
 
@@ -74,6 +74,7 @@ class TextData:
         task: whether the label or the second text is what is learnt.
         about: of a table of texts, how it was read and split (:meth:`TableSchema.summary`).
         test_names: of such a table, the numbers of the test rows from 0.
+        related: of such a table, what its training rows have to do with each other.
 
     Raises:
         DataError: a part is empty, a label is out of range, or one part has pairs and the other has not.
@@ -86,6 +87,7 @@ class TextData:
     task: Task = CLASSIFICATION
     about: Mapping[str, Any] = field(default_factory=dict)
     test_names: Array | None = field(default=None, repr=False)
+    related: Related | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for part, samples in (("training", self.train), ("test", self.test)):
