@@ -323,6 +323,27 @@ def test_what_one_client_tells_apart_stays_apart() -> None:
     assert said == {"no": "no", "No": "No", "NO": "NO", "yes": "YES", "YES": "YES", "1": "1", "01": "01"}
 
 
+def test_the_spelling_of_the_most_clients_is_taken() -> None:
+    said = one_spelling([["ill", "no"], ["Ill", "no"], ["ill"], ["NO", "ILL"]])
+    assert said == {"ill": "ill", "Ill": "ill", "ILL": "ill", "no": "no", "NO": "no"}
+    assert one_spelling([["250.0"], ["250.0"], ["250"]]) == {"250.0": "250.0", "250": "250.0"}
+
+
+def test_classes_that_look_like_a_slip_are_told(tmp_path: Path) -> None:
+    frames = {name: numbered(name, ["u", "v"], labels) for name, labels in (
+        ("east", ["ill", "well"]), ("north", ["Ill", "gesund"]), ("south", ["ill", "well"])
+    )}  # fmt: skip
+    notes: list[str] = []
+    table = gather(town_of(tmp_path, frames, options=TableOptions()), 3, 10, notes.append).table
+    assert table is not None
+    assert table.class_names == ("gesund", "ill", "well")
+    assert "the clients' classes: 'Ill' is 'ill', 'gesund' is of client 'north' alone" in notes
+    notes.clear()
+    frames["north"] = numbered("north", ["u", "v"], ["ill", "well"])
+    gather(town_of(tmp_path, frames, options=TableOptions()), 3, 10, notes.append)
+    assert not [note for note in notes if "classes" in note]
+
+
 @pytest.mark.parametrize(
     ("east", "west"),
     [

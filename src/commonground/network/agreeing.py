@@ -7,7 +7,13 @@ from collections.abc import Callable, Mapping
 from pydantic import BaseModel
 
 from commonground.data.described import Description, read_description
-from commonground.data.tables.agree import agreed_columns, agreed_readings, check_statistics, too_many
+from commonground.data.tables.agree import (
+    agreed_columns,
+    agreed_readings,
+    check_statistics,
+    said_of_classes,
+    too_many,
+)
 from commonground.data.tables.told import Agreed, Columns, Statistics, StatisticsRequest, read_told
 from commonground.errors import CommonGroundError, RunError, UpdateError
 from commonground.network.post import Letter, NoAnswerError, Post, said_of
@@ -69,6 +75,8 @@ def agree_on_tables(
     descriptions = [_of(tables[node].name, body) for node, body in ask("agree", agreed).items()]
     left = "".join(f"; left out: {quoted(name)} ({why})" for name, why in list(agreed.dropped.items())[:5])
     note(f"the clients' tables: {len(agreed.features)} columns make {len(agreed.mean)} inputs{left}")
+    if said := said_of_classes(clients, agreed):
+        note(said)
     return agreed, descriptions
 
 

@@ -33,9 +33,9 @@ from commonground.name_lists import option
 from commonground.quoting import quoted
 from commonground.single_precision import rounding_shows
 
-__all__ = ["agreed_columns", "agreed_readings", "check_statistics", "too_many"]
+__all__ = ["agreed_columns", "agreed_readings", "check_statistics", "said_of_classes", "too_many"]
 
-MOST_SAID = 5  # sentences of an error
+MOST_SAID = 5  # sentences of an error, and classes of a note
 
 _NOTATION = {"point": "1234.5", "comma": "1.234,5", "thousands": "1,234.5"}
 
@@ -246,6 +246,23 @@ def agreed_columns(
     if not features:
         raise DataError("the clients' tables have no column that can become an input")
     return _agreed(clients, features, left, scales)
+
+
+def said_of_classes(clients: Sequence[Columns], agreed: Agreed) -> str:
+    """What is worth a look of the classes that clients have: spellings that are taken for one, and classes that one of
+    several clients has alone, as a wrong spelling would be; empty if there is nothing of the kind.
+    """
+    if agreed.task != "classification" or len(clients) < 2:
+        return ""
+    spelling = one_spelling([client.class_names for client in clients])
+    of_class: dict[str, list[str]] = {name: [] for name in agreed.class_names}
+    for client in clients:
+        for name in {spelling[word] for word in client.class_names}:
+            of_class[name].append(client.name)
+    told = [f"{quoted(word)} is {quoted(taken)}" for word, taken in sorted(spelling.items()) if word != taken]
+    told += [f"{quoted(name)} is of client {quoted(of[0])} alone" for name, of in of_class.items() if len(of) == 1]
+    more = f", and {len(told) - MOST_SAID:,} more" if len(told) > MOST_SAID else ""
+    return f"the clients' classes: {', '.join(told[:MOST_SAID])}{more}" if told else ""
 
 
 def _agreed(

@@ -299,7 +299,8 @@ def places_of(
 
 def one_spelling(clients: Sequence[Sequence[str]]) -> dict[str, str]:
     """The spelling that all take for words which several clients spell differently (``1`` and ``1.0``, ``no`` and
-    ``No``): the shortest, of equally long ones the first. A client that has both tells two things by them; those stay.
+    ``No``): that of the most clients, of these the shortest, of equally long ones the first. A client that has both
+    tells two things by them; those stay.
 
     Args:
         clients: each one's words.
@@ -312,7 +313,10 @@ def one_spelling(clients: Sequence[Sequence[str]]) -> dict[str, str]:
         apart |= {spelling for spelling, n in Counter(mine).items() if n > 1}
         for word, spelling in zip(words, mine, strict=True):
             groups.setdefault(spelling, set()).add(word)
-    taken = {spelling: min(group, key=lambda word: (len(word), word)) for spelling, group in groups.items()}
+    used = Counter(word for words in clients for word in set(words))
+    taken = {
+        spelling: min(group, key=lambda word: (-used[word], len(word), word)) for spelling, group in groups.items()
+    }
     return {
         word: word if spelling in apart else taken[spelling] for spelling, group in groups.items() for word in group
     }
