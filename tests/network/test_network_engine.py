@@ -374,3 +374,19 @@ def test_a_finished_run_goes_on_with_more_rounds(algorithm: str, tmp_path: Path)
     more = over(town, tmp_path / "run", resume=True, **settings | {"rounds": 4})
     here = cg.train(algorithm, data, engine="serial", **SETTINGS | {"rounds": 4})
     assert more.summary["weights_sha256"] == here.summary["weights_sha256"]
+
+
+def test_a_servers_folder_is_not_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of which no request could be answered: the models are with the clients, whose folders are."""
+    pytest.importorskip("uvicorn")
+    out = tmp_path / "run"
+    over(Town(data_of(), tmp_path / "sites"), out, algorithm="fedrep", **SETTINGS)
+    for wanted in (["--token-for", "site 1"], ["--port", "0"]):
+        assert main(["serve", str(out), *wanted]) == 2
+        printed = capsys.readouterr()
+        assert "is on the client's own host, and so is its model: in the folder 'models' there" in printed.err
+        assert not printed.out
+    own = next((tmp_path / "sites" / "client-1" / "models").iterdir())
+    assert main(["serve", str(own), "--token-for", "site 1"]) == 0
+    over(Town(data_of(), tmp_path / "others"), tmp_path / "one", algorithm="fedavg", **SETTINGS)
+    assert main(["serve", str(tmp_path / "one"), "--token-for", "site 1"]) == 0

@@ -64,7 +64,10 @@ def serve(
     if run.unfinished:
         say(run.unfinished)
     if token_for is not None:
-        name = run.trained.names[run.trained.client(token_for, by_number=False)]
+        number = run.trained.client(token_for, by_number=False)
+        if number < run.trained.clients:
+            run.trained.own(number)  # refuses a client whose model is on its own host
+        name = run.trained.names[number]
         print(tokens.issue(name))
         click.echo(f"for client {quoted(name)} of {run_dir}", err=True)
     elif token_to_enrol:
@@ -77,6 +80,7 @@ def serve(
     elif revoke_to_enrol:
         print(f"{counted(tokens.revoke(ENROL), 'token')} ended")
     else:
+        run.trained.own(0)  # refuses a run over a network, whose clients have their models
         if not len(tokens):
             click.echo("no client has a token yet: commonground serve RUN_DIR --token-for CLIENT", err=True)
         socket = listening(host, port)  # here, so that the address that is told is the one that listens
