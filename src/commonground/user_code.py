@@ -213,7 +213,7 @@ def _one_line(error: BaseException, place: str) -> str:
         text = " ".join(str(error).split())
     except Exception:  # an exception of a user's own that cannot say what it is
         text = ""
-    if text.startswith("vmap: ") or "vmap over" in text:  # of torch.func, which speaks to those who write it
+    if "vmap" in text and (".item()" in text or "data-dependent" in text):  # which speaks to who writes torch.func
         text = (
             "clients are trained together here, where a value of one of them is no number that Python could read "
             "(.item(), float, if, NumPy); write it with PyTorch's operations, or take --engine serial"

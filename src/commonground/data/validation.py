@@ -55,10 +55,8 @@ def held_rows(
         rows = data.train_indices(client)
         chosen = np.zeros(len(rows), dtype=bool)
         if len(rows) > 1:
-            rng, wanted = (
-                numpy_stream(seed, "validation", number),
-                min(max(1, round(fraction * len(rows))), len(rows) - 1),
-            )
+            rng = numpy_stream(seed, "validation", number)
+            wanted = min(max(1, round(fraction * len(rows))), len(rows) - 1)
             if data.related is None:
                 chosen = _stratified(strata[rows], wanted, rng)
             else:

@@ -253,7 +253,7 @@ def _moments(raw: RawTable, times: Column) -> npt.NDArray[np.float64]:
     assert times.numbers is not None
     if times.name in raw.moments:
         moments = raw.moments[times.name].cast(pa.timestamp("us", "UTC"), safe=False).cast(pa.int64())
-        return np.asarray(moments.to_numpy(zero_copy_only=False), dtype=np.float64)
+        return np.asarray(moments, dtype=np.float64)
     if times.reading.kind != "date" or not is_text(raw.columns[times.name].type):
         return times.numbers
     cells = words_of(raw.columns[times.name])

@@ -203,7 +203,7 @@ def raw_of_arrow(path: Path, table: Any) -> RawTable:
     seconds = frozenset(name.strip() for name in kinds if name not in other and _is_duration(kinds[name]))
     unread = {name: str(kinds[name]) for name in other}
     zoned = [name for name in kinds if name not in other and getattr(kinds[name], "tz", None) is not None]
-    moments = {name.strip(): table.column(name).combine_chunks() for name in zoned}
+    moments = {name.strip(): table.column(name) for name in zoned}
     numbers = partial(counted, len(table))
     return RawTable(
         path, columns, True, _row_number, numbers, notes=notes, seconds=seconds, moments=moments, unread=unread
