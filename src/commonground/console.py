@@ -201,4 +201,9 @@ def _add_over_rows(table: Table, headline: Headline, mean: float | None, metrics
 
 
 def _listed(metrics: Sequence[Metric], values: Mapping[str, Any], part: str) -> str:
-    return ", ".join(f"{metric.name} {metric.show(values[metric.key][part])}" for metric in metrics)
+    def told(metric: Metric) -> str:
+        figures = values[metric.key]
+        off = figures.get("over_rows_within") if part == "over_rows" else None
+        return f"{metric.name} {metric.show(figures[part])}{f' ± {metric.bound(off)}' if off else ''}"
+
+    return ", ".join(map(told, metrics))

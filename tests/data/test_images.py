@@ -112,6 +112,24 @@ def test_colours_and_turned_pictures(tmp_path: Path) -> None:
     assert turned[0][3, 3].tolist() == [0, 0, 0]
 
 
+def test_transparent_parts_are_told(tmp_path: Path) -> None:
+    """A shape that is in them alone is lost."""
+    root = made(tmp_path / "root", each=2)
+    assert not [note for note in load_images(root).about["notes"] if "transparent" in note]
+    whole = np.full((16, 16, 4), 77)
+    whole[..., 3] = 255
+    picture(root / "bob" / "cat" / "8.png", whole)
+    assert not [note for note in load_images(root).about["notes"] if "transparent" in note]
+    icon = whole.copy()
+    icon[4:9, 4:9, 3] = 0
+    picture(root / "bob" / "cat" / "9.png", icon)
+    said = "transparent parts, which are taken for the colour that is stored there"
+    assert f"1 picture has {said}" in load_images(root).about["notes"]
+    Image.fromarray(icon.astype(np.uint8)).convert("P").save(root / "ann" / "cat" / "9.png", transparency=0)
+    Image.fromarray(icon[..., 2:].astype(np.uint8), "LA").save(root / "ann" / "dog" / "9.png")
+    assert f"3 pictures have {said}" in load_images(root).about["notes"]
+
+
 def damaged(root: Path, how: str) -> None:
     file = root / "ann" / "cat" / "bad.png"
     if how == "cut":
@@ -133,7 +151,7 @@ def damaged(root: Path, how: str) -> None:
         ("cut", r"bad\.png cannot be read as a picture: "),
         ("text", r"bad\.png cannot be read as a picture: cannot identify image file"),
         ("empty", r"bad\.png cannot be read as a picture: "),
-        ("deep", r"bad\.png has more than 8 bits for a pixel's channel"),
+        ("deep", r"bad\.png has more than 8 bits for a pixel's channel, and pictures of 8 bits are read; convert it"),
         ("huge", r"bad\.png cannot be read as a picture: Image size .* exceeds limit"),
     ],
 )

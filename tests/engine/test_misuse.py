@@ -16,7 +16,7 @@ import commonground as cg
 from commonground.algorithms import Algorithm, Client, Tensors
 from commonground.cli import main
 from commonground.errors import ConfigError, ModelError, RunError
-from tests.helpers import digits, made_data
+from tests.helpers import digits, made_data, own
 
 GIVEN: dict[str, Any] = {"rounds": 1, "engine": "serial"}
 
@@ -155,12 +155,11 @@ def _near(tensors: Tensors, received: Tensors) -> Tensor:
     return torch.stack(pulls).sum()
 
 
+@own
 @dataclass(frozen=True)
 class Pulled(Nameless):
     """FedAvg with a penalty: ``kind`` says of what."""
 
-    name = "pulled-here"
-    title = "Pulled"
     kind: str = "near"
 
     def client_update(self, client: Client, round: int) -> Tensors:
@@ -203,11 +202,9 @@ def test_a_penalty_that_trains_nothing_is_refused(engine: str) -> None:
 def test_a_number_of_one_of_clients_that_are_trained_together_is_none() -> None:
     """In a sentence, and not in PyTorch's words."""
 
+    @own
     @dataclass(frozen=True)
     class Read(Nameless):
-        name = "read-here"
-        title = "Read"
-
         def client_update(self, client: Client, round: int) -> Tensors:
             client.fit("all", penalty=lambda tensors, received: _near(tensors, received).item())
             return client.send("all")

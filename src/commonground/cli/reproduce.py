@@ -102,8 +102,8 @@ __all__ = ["report", "reproduce"]
     "rerun_of",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="measure cells of a table's folder again, drawn by --seed, and compare them digit by digit; exits with 1 if "
-    "an accuracy differs",
+    help="measure cells of a table's folder again, drawn by --seed, in the folder OUT, and compare them digit by "
+    "digit; exits with 1 if an accuracy differs",
 )
 @click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="of --rerun: so many are drawn")
 @click.option(

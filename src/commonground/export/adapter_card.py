@@ -54,7 +54,7 @@ def model_card(run: Run, model: AdaptedModel, client: int | None, factors: Facto
         named = ", ".join(trained.split["class_names"][:12]) + (", …" if classes > 12 else "")
         facts += [] if untrained else [(f"{classes} classes, in the order of the outputs", named)]
     facts += [
-        ("rank and α", f"{options.rank}, {options.alpha:g}{' (α/√r)' if options.rslora else ''}"),
+        ("rank and α", f"{options.rank}, {options.alpha:g}{' (α/√r)' if options.rslora else ''}{_other(factors)}"),
         ("adapted", f"{targets} in the layers: {layers}"),
         ("rounds", summary.get("rounds", f"some of {config.rounds}: the run is not finished")),
         ("clients", f"{trained.clients}, of which {config.participation:.0%} in each round"),
@@ -131,6 +131,13 @@ def _asked() -> str:
         "max_new_tokens=64)\n"
         "answer = tokenizer.decode(written[0, ids.shape[1]:], skip_special_tokens=True)\n```"
     )
+
+
+def _other(factors: Factors | None) -> str:
+    """Of factors that were recovered: rank and α are theirs alone, and those of the training are others."""
+    if factors is None or not factors.recovered:
+        return ""
+    return f" in training; {factors.rank}, {factors.alpha:g} of the factors here"
 
 
 def _bytes(summary: Mapping[str, Any], name: str) -> str:

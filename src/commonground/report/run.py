@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from commonground.report.run_charts import (
     splits,
 )
 from commonground.table import Column
-from commonground.tasks import Headline, Metric, about_balance, special_clients, tested_clients
+from commonground.tasks import Headline, about_balance, special_clients, tested_clients
 from commonground.terminal import human_bytes
 
 __all__ = ["write_run_report"]
@@ -223,16 +222,10 @@ def _all_metrics(run: RunFiles) -> str:
     columns = [Column("Metric"), *(Column(name, True) for name in _PARTS.values())]
     remark = "Clients: those for which a metric is defined"
     # Where it is exact there is nothing to say, and no bound reads as nothing.
-    within = [f"{m.name} over all rows is made of counts in bins, exact to {_bound(off, m)}"
+    within = [f"{m.name} over all rows is made of counts in bins, exact to {m.bound(off)}"
               for m in others if (off := values[m.key].get("over_rows_within"))]  # fmt: skip
     remark = f"<p>{escape('; '.join([remark, *within]))}.</p>"
     return table("Metrics", columns, rows, ["summary.json"], sortable=False) + remark
-
-
-def _bound(off: float, metric: Metric) -> str:
-    """How far off a figure can be, rounded up to thousandths."""
-    bound = math.ceil(1000 * off) / 1000
-    return show(bound, "percent") if metric.percent else f"{bound:g}"
 
 
 def _ranked(summary: Mapping[str, Any]) -> str:

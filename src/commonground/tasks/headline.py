@@ -57,6 +57,10 @@ class Metric:
         """A value with its unit; a dash where there is none."""
         return "–" if value is None else f"{self.bare(value)}{self.sign}"
 
+    def bound(self, off: float) -> str:
+        """How far off a figure can be, rounded up to thousandths."""
+        return self.show(math.ceil(1000 * off) / 1000) if self.percent else f"{math.ceil(1000 * off) / 1000:g}"
+
     def bare(self, value: float | None) -> str:
         """A value without its unit, for a column that names it."""
         if value is None:

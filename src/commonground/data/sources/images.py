@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ def load_images(path: Path, *, seed: int = 0, options: TableOptions | None = Non
     options = options or TableOptions()
     _check_options(path, options)
     files, notes = files_in(path)
-    x = read_pictures(files, options.size)
+    x = read_pictures(files, options.size, note=notes.append)
     classes = sorted_names(np.array([file.label for file in files]))
     y = np.array([classes.index(file.label) for file in files], dtype=np.int64)
     names = sorted_names(np.array([file.client for file in files]))
@@ -116,7 +116,10 @@ def _check_options(path: Path, options: TableOptions) -> None:
 
 
 def read_pictures(
-    files: Sequence[PictureFile], size: tuple[int, int] | None = None, wanted: tuple[int, int] | None = None
+    files: Sequence[PictureFile],
+    size: tuple[int, int] | None = None,
+    wanted: tuple[int, int] | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> Pictures:
     """Pictures as bytes [N, height, width, 1 or 3]; grey ones among coloured ones get three equal channels.
 
@@ -124,12 +127,17 @@ def read_pictures(
         files: at least one.
         size: height and width to which all are resized; by default they must have one size.
         wanted: height and width that a run's pictures have, which these must have as well.
+        note: hears how many pictures have transparent parts, of which the colours are read.
 
     Raises:
         ConfigError: Pillow is not installed.
         DataError: a picture cannot be read (its file is named) or has another size.
     """
-    found = [_read(file.path, size) for file in files]
+    read = [_read(file.path, size) for file in files]
+    found, transparent = [picture for picture, _ in read], [is_so for _, is_so in read]
+    if any(transparent) and note is not None:
+        have = "picture has" if sum(transparent) == 1 else "pictures have"
+        note(f"{sum(transparent):,} {have} transparent parts, which are taken for the colour that is stored there")
     for file, picture in zip(files, found, strict=True):
         if wanted is not None and picture.shape[:2] != wanted:
             (h, w), (h0, w0) = picture.shape[:2], wanted
@@ -150,8 +158,8 @@ def read_pictures(
     return whole
 
 
-def _read(path: Path, size: tuple[int, int] | None) -> Pictures:
-    """A picture as bytes [height, width, 1 or 3]."""
+def _read(path: Path, size: tuple[int, int] | None) -> tuple[Pictures, bool]:
+    """A picture as bytes [height, width, 1 or 3], and whether parts of it are transparent."""
     image = _pillow()
     try:
         with warnings.catch_warnings():
@@ -159,6 +167,7 @@ def _read(path: Path, size: tuple[int, int] | None) -> Pictures:
             with image.Image.open(path) as opened:
                 deep = opened.mode.split(";")[0] in _DEEP
                 picture = image.ImageOps.exif_transpose(opened)
+                seen_through = _is_seen_through(picture)
                 picture = picture.convert("L" if picture.mode in _GREY else "RGB")
             if size is not None:
                 picture = picture.resize(size[::-1], image.Image.Resampling.BILINEAR)
@@ -166,9 +175,17 @@ def _read(path: Path, size: tuple[int, int] | None) -> Pictures:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise DataError(f"{path} cannot be read as a picture: {escaped(first)}") from None
     if deep:
-        raise DataError(f"{path} has more than 8 bits for a pixel's channel; 8 are read")
+        raise DataError(
+            f"{path} has more than 8 bits for a pixel's channel, and pictures of 8 bits are read; convert it"
+        )
     pixels = np.asarray(picture, dtype=np.uint8)
-    return pixels.reshape(*pixels.shape[:2], -1)
+    return pixels.reshape(*pixels.shape[:2], -1), seen_through
+
+
+def _is_seen_through(picture: Any) -> bool:
+    """Whether any part of a picture is transparent."""
+    may_be = picture.mode in ("LA", "PA", "RGBA") or "transparency" in picture.info
+    return may_be and bool(picture.convert("RGBA").getchannel("A").getextrema()[0] < 255)
 
 
 def _pillow() -> Any:
