@@ -244,6 +244,16 @@ def test_flora_of_too_large_a_rank_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*"))
 
 
+def test_the_card_of_recovered_factors_tells_theirs_beside_those_of_the_training(tmp_path: Path) -> None:
+    name = tiny_model("bert", tmp_path / "base")
+    how: dict[str, Any] = {"model_options": {"rank": 2, "alpha": 6}, "rounds": 1, "lr": 0.1, "workers": 1}
+    run = cg.train("flora", token_data(), model=name, participation=0.25, **how)
+    (done,) = cg.export_adapter(run, tmp_path / "own", client=0)
+    told = json.loads((done.folder / "adapter_config.json").read_text())
+    card = (done.folder / "README.md").read_text()
+    assert f"| rank and α | 2, 6 in training; {told['r']}, {told['lora_alpha']:g} of the factors here |" in card
+
+
 # -- and back ---------------------------------------------------------------------------------------------------------
 
 
