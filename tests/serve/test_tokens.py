@@ -35,6 +35,20 @@ def test_who_has_no_token_hears_nothing(
     assert response.json() == {"detail": "a valid token is needed"}
 
 
+@pytest.mark.parametrize("path", ["/v1/predict", "/v1/clients"])
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer of-somebody"}, {"Authorization": "Basic eA=="}])
+def test_of_who_has_no_token_no_body_is_read(
+    path: str, headers: dict[str, str], service: tuple[TestClient, Tokens]
+) -> None:
+    client, _ = service
+    for body in (b"no json", b"[" * 3000, b'{"rows": 3}'):
+        response = client.post(path, content=body, headers={"Content-Type": "application/json"} | headers)
+        assert response.status_code == 401
+        assert response.json()["detail"] == "a valid token is needed"
+        assert response.headers["WWW-Authenticate"] == "Bearer"
+    assert f'commonground_requests_total{{path="{path}",status="401"}}' in client.get("/metrics").text
+
+
 def test_tokens_are_kept_as_hashes_and_can_be_ended(run_dir: Path, service: tuple[TestClient, Tokens]) -> None:
     client, tokens = service
     token = tokens.issue("south")

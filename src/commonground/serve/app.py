@@ -65,19 +65,29 @@ def make_app(models: RunModels, tokens: Tokens) -> FastAPI:
         if whose is not ENROL:
             raise HTTPException(403, "this token is a client's; one that adds clients is needed")
 
+    async def refused(request: Request) -> Response | None:
+        """The answer to a request whose body is not read: it is too long, or nobody's who has a token."""
+        length = request.headers.get("content-length", "")
+        if not (length.isdecimal() and int(length) <= MOST_BYTES):
+            return JSONResponse({"detail": f"a body of known length, at most {MOST_BYTES:,} bytes"}, 413)
+        try:
+            if request.url.path.startswith("/v1/"):
+                await run_in_threadpool(asker, await bearer(request))
+        except HTTPException as error:
+            return JSONResponse({"detail": error.detail}, error.status_code, error.headers)
+        return None
+
     @app.middleware("http")
     async def watched(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
         began = time.perf_counter()
-        length = request.headers.get("content-length", "")
-        if request.method == "POST" and not (length.isdecimal() and int(length) <= MOST_BYTES):
-            if length.isdecimal() and int(length) <= MOST_DISCARDED and "expect" not in request.headers:
-                with suppress(TimeoutError, ClientDisconnect):
-                    await asyncio.wait_for(_discard(request), SECONDS_TO_DISCARD)
-            response: Response = JSONResponse({"detail": f"a body of known length, at most {MOST_BYTES:,} bytes"}, 413)
-        else:
+        response = await refused(request) if request.method == "POST" else None
+        if response is None:
             response = await call_next(request)
-        route = request.scope.get("route")
-        path = str(getattr(route, "path", "other"))
+        elif _may_be_discarded(request):
+            with suppress(TimeoutError, ClientDisconnect):
+                await asyncio.wait_for(_discard(request), SECONDS_TO_DISCARD)
+        asked = request.url.path  # also of one that no route has seen, being refused before
+        path = asked if any(asked == getattr(route, "path", "") for route in app.routes) else "other"
         requests.labels(path, str(response.status_code)).inc()
         seconds.labels(path).observe(time.perf_counter() - began)
         return response
@@ -124,6 +134,14 @@ def make_app(models: RunModels, tokens: Tokens) -> FastAPI:
         return Added(client=body.client, token=token, metric=metric, value=value)
 
     return app
+
+
+def _may_be_discarded(request: Request) -> bool:
+    """Whether a body that is refused is short enough to be read all the same, and its sender does not wait to be asked
+    for it.
+    """
+    length = request.headers.get("content-length", "")
+    return length.isdecimal() and int(length) <= MOST_DISCARDED and "expect" not in request.headers
 
 
 async def _discard(request: Request) -> None:
