@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -280,6 +281,32 @@ def test_rows_that_cannot_be_used() -> None:
         model.fit(X, y, [*groups[:2], None, *groups[3:]])
     with pytest.raises(ValueError, match="all rows are of one class, 'yes'"):
         model.fit(X, np.full(len(X), "yes"), groups)
+
+
+@pytest.mark.parametrize("algorithm", ["l2gd", "ditto", "fedrep"])
+def test_rows_of_the_only_client_are_answered_by_its_own_model(algorithm: str) -> None:
+    """Which is another one than the global model of these methods."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 4))
+    y = (X @ [1.0, 2.0, -1.0, 0.5] > 0).astype(int)
+    model = FederatedClassifier(algorithm, rounds=4, random_state=0).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        said = model.predict_proba(X)
+    np.testing.assert_array_equal(said, model.predict_proba(X, groups=["all"] * 120))
+    assert model.score(X, y) == pytest.approx(model.run_.summary["personal_accuracy"]["mean"])
+
+
+def test_a_moment_is_one_client_in_whatever_resolution() -> None:
+    days = pd.to_datetime(["2024-01-01", "2024-01-02", "2024-01-01"])
+    wanted = ["2024-01-01 00:00:00", "2024-01-02 00:00:00"]
+    whole = [np.asarray(days).astype(f"datetime64[{unit}]") for unit in ("ns", "us", "s", "D")]
+    for groups in (*whole, np.asarray(days.astype(object)), np.array([day.to_pydatetime() for day in days])):
+        names, number = client_names(groups, 3)
+        assert names == wanted
+        assert number.tolist() == [0, 1, 0]
+    single = np.array([np.float32(7), np.float32(8), np.float32(7)], dtype=object)
+    assert client_names(single, 3)[0] == ["7", "8"]
 
 
 def test_a_client_is_known_by_its_text() -> None:

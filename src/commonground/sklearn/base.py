@@ -42,10 +42,11 @@ class FederatedEstimator(BaseEstimator):
     routing hands it on), or are a column of X (``client_column``), which needs no routing; where both are given they
     must say the same. Without either, all rows are one client's.
 
-    A known client's rows are answered by its own model. Those of an unknown client, or of nobody, are answered by the
-    global model; methods without one (FedRep, FedPer, Local Only) answer by the mean of what all clients' own models
-    say. Nothing is learnt of unknown clients (:func:`commonground.adapt` does that).
-
+    A known client's rows are answered by its own model, and so are all rows where there is one client and nobody says
+    whose they are. Those of an unknown client, or of nobody among several, are answered by the global model; methods
+    without one (FedRep, FedPer, Local Only), and those whose models are fine-tuned (``finetune_epochs``), answer by the
+    mean of what all clients' own models say. Nothing is learnt of unknown clients (:func:`commonground.adapt` does
+    that).
 
     Args:
         algorithm: a name (``commonground list algorithms``) or an :class:`~commonground.algorithms.Algorithm`.
@@ -251,7 +252,7 @@ class FederatedEstimator(BaseEstimator):
         check_is_fitted(self)
         rows, clients = self._rows(X, None, groups, fitting=False)
         if clients is None:
-            number = np.full(len(rows), -1)
+            number = np.full(len(rows), 0 if len(self.clients_) == 1 else -1)
             self._ask_whose()
         else:
             known = {name: client for client, name in enumerate(self.clients_.tolist())}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ class InputError(DataError, ValueError):
 def client_names(groups: Any, rows: int) -> tuple[list[str], npt.NDArray[np.int64]]:
     """The clients' names as text, sorted, and the number of each row's client [rows].
 
-    A client is known by its text, so that 7, 7.0 and "7" are the same one.
+    A client is known by its text, so that 7, 7.0 and "7" are the same one, and a moment of any resolution is.
 
     Args:
         groups: [rows] labels, numbers or texts.
@@ -40,14 +41,18 @@ def client_names(groups: Any, rows: int) -> tuple[list[str], npt.NDArray[np.int6
     codes, distinct = pd.factorize(labels.reshape(rows))
     for row in np.flatnonzero(codes < 0)[:1]:
         raise InputError(f"row {row} has no client; every row needs one")
-    names, number = np.unique([_text(label) for label in distinct.tolist()], return_inverse=True)
+    # Of moments in nanoseconds a list of Python's would hold whole numbers.
+    each = list(distinct) if labels.dtype.kind == "M" else distinct.tolist()
+    names, number = np.unique([_text(label) for label in each], return_inverse=True)
     return names.tolist(), number[codes].astype(np.int64)
 
 
 def _text(label: object) -> str:
     if isinstance(label, bytes):
         return label.decode("utf-8", "backslashreplace")
-    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
+    if isinstance(label, datetime | np.datetime64):
+        return str(pd.Timestamp(label))
+    return str(int(label)) if isinstance(label, float | np.floating) and label.is_integer() else str(label)
 
 
 def without_clients(X: Any, column: str | int) -> tuple[Any, Any]:
