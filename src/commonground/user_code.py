@@ -76,8 +76,8 @@ def check_takes(function: Any, what: str, *arguments: str) -> None:
     try:
         own.bind(*arguments)
     except TypeError:
-        taken = ", ".join(map(str, own.parameters.values()))
-        raise ConfigError(f"{what} has the parameters ({taken}), and is called with ({', '.join(arguments)})") from None
+        taken = own.replace(return_annotation=own.empty)
+        raise ConfigError(f"{what} has the parameters {taken}, and is called with ({', '.join(arguments)})") from None
 
 
 def digests_of(names: Iterable[str | None]) -> dict[str, str]:

@@ -69,8 +69,33 @@ def _of_floats(source: cg.Source, clients: int | None, seed: int) -> Any:
     return Split(np.array([0.0]), np.array([0, 1]), np.array([0]), np.array([0, 1]))
 
 
-def _of_list(source: cg.Source, clients: int | None, seed: int) -> Any:
-    return Split(np.array([0]), np.array([0, 1]), np.array([0]), [0, 1])  # type: ignore[arg-type]
+def _of_names(source: cg.Source, clients: int | None, seed: int) -> Any:
+    return Split(np.array([0]), np.array([0, 1]), np.array([0]), ["0", "1"])  # type: ignore[arg-type]
+
+
+def test_lists_of_whole_numbers_will_do() -> None:
+    def first(source: cg.Source, clients: int | None, seed: int) -> Split:
+        return Split([3, 4], [0, 1, 2], [0, 1], [0, 1, 2])  # type: ignore[arg-type]
+
+    assert cg.load_data("digits", partition=first).train_index.tolist() == [3, 4]
+
+
+def test_parameters_are_told_as_they_are_written() -> None:
+    def by_name(*, source: cg.Source, clients: int | None, seed: int) -> Split:
+        return Split.of_rows([[0]], [[0]])
+
+    with pytest.raises(
+        ConfigError, match=r"parameters \(\*, source: .*\), and is called with \(source, clients, seed\)"
+    ):
+        cg.load_data("digits", partition=by_name)  # type: ignore[arg-type]
+
+
+def test_a_clients_column_may_be_called_as_a_file_is(tmp_path: Path) -> None:
+    lines = [f"{'ab'[row % 2]},{row},{'pq'[row % 3 % 2]}" for row in range(40)]
+    (tmp_path / "t.csv").write_text("foo.py:x,z,label\n" + "\n".join(lines))
+    settings: dict[str, Any] = {"partition": "column:foo.py:x", "target": "label", "out": tmp_path / "run"}
+    cg.train("fedrep", str(tmp_path / "t.csv"), rounds=1, **settings)
+    assert len(cg.predict_tests(tmp_path / "run"))
 
 
 def _refuses(source: cg.Source, clients: int | None, seed: int) -> Any:
@@ -86,8 +111,8 @@ def _refuses(source: cg.Source, clients: int | None, seed: int) -> Any:
         ),
         (_lists, "the partition gave what is a tuple"),
         (_fails, r"the partition failed: ZeroDivisionError in .*test_own_partitions\.py, line \d+: division by zero"),
-        (_of_floats, "train_index of the partition's split is float64; it must be an array of whole numbers"),
-        (_of_list, "test_offsets of the partition's split is a list; it must be"),
+        (_of_floats, "train_index of the partition's split is float64; it must be whole numbers"),
+        (_of_names, "test_offsets of the partition's split is <U1; it must be whole numbers"),
         (_refuses, "^these digits are not for sale$"),
         (
             lambda source, clients: None,

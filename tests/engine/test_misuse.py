@@ -169,6 +169,7 @@ class Pulled(Nameless):
             "a tensor of zero": lambda tensors, received: torch.zeros(()),
             "another part": lambda tensors, received: sum((tensors[name] ** 2).sum() for name in client.get("body")),
             "detached": lambda tensors, received: _near(tensors, received).detach() + 1,
+            "saturated": lambda tensors, received: min(_near(tensors, received), torch.tensor(1e-4)),
             "later": lambda tensors, received: _near(tensors, received).detach(),
             "a number": lambda tensors, received: 1.0,
             "nan": lambda tensors, received: float("nan"),
@@ -193,6 +194,8 @@ def test_a_penalty_that_trains_nothing_is_refused(engine: str) -> None:
         with pytest.raises(ModelError, match="penalty does not depend on the tensors it is called with"):
             run(kind)
     run("another part")
+    if engine == "serial":  # where it is a number that Python can compare
+        run("saturated")
     private = {"dp": "example", "dp_clip": 1.0, "dp_noise": 1.0}
     run("near", **private)
     with pytest.raises(ModelError, match="penalty does not depend"):

@@ -329,6 +329,30 @@ def test_the_spelling_of_the_most_clients_is_taken() -> None:
     assert one_spelling([["250.0"], ["250.0"], ["250"]]) == {"250.0": "250.0", "250": "250.0"}
 
 
+def test_numbers_that_files_store_are_one_class_whatever_they_stand_beside(tmp_path: Path) -> None:
+    """1 beside 2 in one client's Parquet, and beside 1.5 in another's."""
+    grades, frames = {"east": [1, 2], "north": [1.0, 1.5, 2.0], "south": [1, 2]}, {}
+    for name, some in grades.items():
+        place = np.arange(45) % len(some)
+        frames[name] = pd.DataFrame(
+            {"x": np.arange(45) % 7, "code": np.array(some)[place], "goal": np.array(some)[place]}
+        )
+        frames[name].to_parquet(tmp_path / f"{name}.parquet")
+    options = TableOptions(kinds={"code": "category"})
+    tables = [
+        OwnTable(tmp_path / f"{name}.parquet", name, "goal", task="classification", options=options) for name in frames
+    ]
+    town = Town(tables, tmp_path / "sites")
+    agreed = agreed_on(town)
+    assert agreed.class_names == ("1", "1.5", "2")
+    assert [feature.categories for feature in agreed.features if feature.name == "code"] == [("1", "1.5", "2")]
+    for table, name in zip(tables, frames, strict=True):
+        own = table.load(agreed)
+        goals = frames[name]["goal"].astype(float).tolist()
+        said = [float(own.class_names[label]) for label in (*own.y_train, *own.y_test)]
+        assert sorted(said) == sorted(goals)
+
+
 def test_classes_that_look_like_a_slip_are_told(tmp_path: Path) -> None:
     frames = {name: numbered(name, ["u", "v"], labels) for name, labels in (
         ("east", ["ill", "well"]), ("north", ["Ill", "gesund"]), ("south", ["ill", "well"])

@@ -75,12 +75,12 @@ def _own(partition: Partition, source: Source, clients: int | None, seed: int) -
             f"the partition gave what is a {type(split).__name__}, and must give a Split; Split.of_rows(train, test) "
             "makes one of each client's row numbers"
         )
-    for name in ("train_index", "train_offsets", "test_index", "test_offsets"):
-        given = getattr(split, name)
-        if not isinstance(given, np.ndarray) or not np.issubdtype(given.dtype, np.integer):
-            what = str(given.dtype) if isinstance(given, np.ndarray) else f"a {type(given).__name__}"
-            raise ConfigError(f"{name} of the partition's split is {what}; it must be an array of whole numbers")
-    return split
+    names = ("train_index", "train_offsets", "test_index", "test_offsets")
+    arrays = {name: np.asarray(getattr(split, name)) for name in names}
+    for name, given in arrays.items():
+        if not np.issubdtype(given.dtype, np.integer):
+            raise ConfigError(f"{name} of the partition's split is {given.dtype}; it must be whole numbers")
+    return Split(**arrays, client_names=split.client_names)
 
 
 def _about(source: Source, partition: Partition) -> Mapping[str, Any]:

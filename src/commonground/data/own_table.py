@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from commonground.data.described import class_places
 from commonground.data.federated import FederatedDataset
+from commonground.data.tables.cells import words_of
 from commonground.data.tables.divide import complete_rows, divided, names_of_nothing, split_column
 from commonground.data.tables.features import (
     WHY_NOT,
@@ -29,7 +30,7 @@ from commonground.data.tables.notation import check_points, leaves_open
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import RawTable, read_raw
 from commonground.data.tables.schema import TableSchema
-from commonground.data.tables.targets import read_targets
+from commonground.data.tables.targets import Targets, read_targets
 from commonground.data.tables.told import (
     LONGEST,
     MOST_WORDS,
@@ -107,11 +108,19 @@ class OwnTable:
             "columns": self._looks(features, dropped),
             "targets": tuple(labels),
             "task": targets.task.name,
-            "class_names": targets.names,
+            "class_names": self._told_classes(targets, labels[0]),
             "target_decimals": targets.decimals,
             "doubtful": self._doubtful({**readings_of(features), **targets.readings}, dropped),
         }
         self.columns = Columns.model_validate(about)
+
+    def _told_classes(self, targets: Targets, label: str) -> tuple[str, ...]:
+        """Names of the classes as others are told them (:attr:`~commonground.data.tables.cells.Cells.told`)."""
+        if targets.task.name != "classification":
+            return targets.names
+        cells = words_of(self._raw.columns[label], keep=True)
+        short = dict(zip(cells.words, cells.told, strict=True))
+        return tuple(short.get(name, name) for name in targets.names)
 
     def current(self) -> OwnTable:
         """This table, or the one that its file holds now, if that was changed since it was read.
@@ -244,7 +253,7 @@ class OwnTable:
         assert column.cells is not None
         codes = column.cells.codes[self._training]
         counts = np.bincount(codes[codes >= 0], minlength=len(column.cells.words))
-        words = column.cells.words
+        words = column.cells.told
         often: npt.NDArray[np.int64] = np.argsort(-counts, kind="stable")
         told = [int(i) for i in often if counts[i] >= max(1, self.least) and len(words[i]) <= LONGEST][:MOST_WORDS]
         if not counted:

@@ -8,7 +8,12 @@ from commonground.errors import ConfigError
 from commonground.partition_forms import FORMS, partition_values
 from commonground.user_code import is_code, load_object
 
-__all__ = ["parse_partition"]
+__all__ = ["is_own_partition", "parse_partition"]
+
+
+def is_own_partition(text: str | None) -> bool:
+    """Whether a partition's text names a function in a user's file; a column may have any name."""
+    return text is not None and is_code(text) and text.strip().partition(":")[0] not in FORMS
 
 
 def parse_partition(text: str, classes_per_client: int | None = None) -> Partition:
@@ -26,7 +31,7 @@ def parse_partition(text: str, classes_per_client: int | None = None) -> Partiti
     >>> str(parse_partition("lognormal:mean=148,min=50", classes_per_client=3))
     'lognormal:mean=148,sigma=1,min=50,classes=3'
     """
-    own = is_code(text) and text.strip().partition(":")[0] not in FORMS  # a column may have any name
+    own = is_own_partition(text)
     kind, values = ("file", {}) if own else partition_values(text)
     if kind not in ("shards", "lognormal") and classes_per_client is not None:
         raise ConfigError(f"classes per client ({classes_per_client}) have no meaning for the partition {text!r}")

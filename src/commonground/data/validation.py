@@ -135,7 +135,7 @@ def _stratified(labels: Any, wanted: int, rng: np.random.Generator) -> Any:
 def _two(data: FederatedDataset) -> str:
     """What a client needs, so that one can be held out and one stays."""
     groups = data.related is not None and data.related.by == "group"
-    return "training samples of two groups" if groups else "two training samples"
+    return "training samples of two groups (--group-column)" if groups else "two training samples"
 
 
 def validation_split(data: FederatedDataset, fraction: float = 0.2, seed: int = 0) -> FederatedDataset:

@@ -7,6 +7,7 @@ import hashlib
 from torch import nn
 
 from commonground.config import RunConfig
+from commonground.data.partition_texts import is_own_partition
 from commonground.engine.network import named_model
 from commonground.user_code import digests_of
 
@@ -21,7 +22,8 @@ def code_of(config: RunConfig, network: nn.Module) -> dict[str, str]:
         config: the run's configuration.
         network: its network, as its method extends it.
     """
-    files = digests_of((config.algorithm, config.model, config.loss, config.metric, config.partition))
+    partition = config.partition if is_own_partition(config.partition) else None
+    files = digests_of((config.algorithm, config.model, config.loss, config.metric, partition))
     if named_model(config):
         return files
     layers = "\n".join(f"{name}: {_said(module)}" for name, module in network.named_modules())

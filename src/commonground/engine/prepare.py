@@ -23,6 +23,7 @@ from commonground.data import (
     load_data,
 )
 from commonground.data.normalization import normalize
+from commonground.data.partition_texts import is_own_partition
 from commonground.data.tables.options import TableOptions
 from commonground.engine.clients.optimizers import OptimizerName
 from commonground.engine.network import base_model, build_network
@@ -261,7 +262,7 @@ def data_of(
         # A column of the data knows its clients; otherwise the papers' number, or what suits the small digits.
         natural = kind_of(config.data).partition if config.classes_per_client is None else ""
         by_column = config.client_column is not None or (config.partition or natural).startswith("column")
-        own = is_code(config.data) or is_code(config.partition or "")
+        own = is_code(config.data) or is_own_partition(config.partition)
         usual = None if by_column or own else 20 if config.data == "digits" else 100
         data = load_data(
             config.data,

@@ -192,6 +192,11 @@ class Setup:
         return [*([] if task.fine is None else [task.fine]), *own]
 
     @cached_property
+    def pulled(self) -> set[str]:
+        """Which of a method's additions to the loss have depended on the model so far."""
+        return set()
+
+    @cached_property
     def rank(self) -> Rank:
         """The metric by which rounds and candidates are ranked."""
         return Rank.of(self.config.rank_by, self.data.task, self.own_metrics)

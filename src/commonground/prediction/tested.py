@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from commonground.data import FederatedDataset
+from commonground.data.partition_texts import is_own_partition
 from commonground.data.sources import kind_of
 from commonground.data.sources.kinds import Unknown
 from commonground.engine.prepare import data_of
@@ -155,8 +156,9 @@ def _data_again(
         )
     config = trained.config
     if data is None:
-        for what in ("data", "partition"):
-            trained.check_trusted(what, getattr(config, what), "give the data: cg.predict_tests(run, data=…)")
+        own = config.partition if is_own_partition(config.partition) else None
+        for what, text in (("data", config.data), ("partition", own)):
+            trained.check_trusted(what, text, "give the data: cg.predict_tests(run, data=…)")
     if data is None and not is_code(config.data) and isinstance(kind_of(config.data), Unknown):
         raise ConfigError(f"the data of {trained.where}, {config.data!r}, cannot be read by that name; {_GIVE}")
     try:
@@ -170,7 +172,7 @@ def _data_again(
     if before != now:
         raise DataError(
             f"the data {data.name!r} are others than {trained.where} was trained on (fingerprint {before[:12]}, now "
-            f"{now[:12]}); {_GIVE}"
+            f"{now[:12]}), or are read otherwise by this version of commonground; {_GIVE}"
         )
     return data
 

@@ -83,6 +83,13 @@ class Cells:
         words: list[str] = self.distinct.to_pylist()
         return words
 
+    @property
+    def told(self) -> list[str]:
+        """The different words as other clients are told them: numbers as short as they are, for what one's file stores
+        as 1 beside 2 another's has beside 1.5.
+        """
+        return [word.removesuffix(".0") for word in self.words] if self.typed else self.words
+
     def places(self, names: Sequence[str], apart: Sequence[str] = ()) -> list[int]:
         """Which of some names each different word is (:func:`places_of`)."""
         return places_of(self.words, names, apart, typed=self.typed)

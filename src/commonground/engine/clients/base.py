@@ -319,7 +319,9 @@ class LocalTraining(Hiding):
     def _pulling(self, penalty: Penalty, leaves: Tensors) -> Tensor:
         """A method's penalty, one number per client; of tensors that this phase does not train it may be a constant."""
         given = self._penalties(penalty, leaves)
-        if not given.requires_grad and is_constant(given):
+        if given.requires_grad:
+            self.setup.pulled.add("penalty")  # one that has, may be constant where it reaches a bound
+        elif not self.setup.pulled and is_constant(given):
             floating = {name: value for name, value in self._values().items() if value.is_floating_point()}
             every = {name: value.detach().clone().requires_grad_() for name, value in floating.items()}
             check_depends(self._penalties(penalty, every))
