@@ -331,17 +331,14 @@ def test_the_spelling_of_the_most_clients_is_taken() -> None:
 
 def test_numbers_that_files_store_are_one_class_whatever_they_stand_beside(tmp_path: Path) -> None:
     """1 beside 2 in one client's Parquet, and beside 1.5 in another's."""
-    grades, frames = {"east": [1, 2], "north": [1.0, 1.5, 2.0], "south": [1, 2]}, {}
+    grades: dict[str, list[float]] = {"east": [1, 2], "north": [1.0, 1.5, 2.0], "south": [1, 2]}
+    frames, tables = {}, []
     for name, some in grades.items():
-        place = np.arange(45) % len(some)
-        frames[name] = pd.DataFrame(
-            {"x": np.arange(45) % 7, "code": np.array(some)[place], "goal": np.array(some)[place]}
-        )
-        frames[name].to_parquet(tmp_path / f"{name}.parquet")
-    options = TableOptions(kinds={"code": "category"})
-    tables = [
-        OwnTable(tmp_path / f"{name}.parquet", name, "goal", task="classification", options=options) for name in frames
-    ]
+        grade = np.array(some)[np.arange(45) % len(some)]
+        frames[name] = pd.DataFrame({"x": np.arange(45) % 7, "code": grade, "goal": grade})
+        path, options = tmp_path / f"{name}.parquet", TableOptions(kinds={"code": "category"})
+        frames[name].to_parquet(path)
+        tables.append(OwnTable(path, name, "goal", task="classification", options=options))
     town = Town(tables, tmp_path / "sites")
     agreed = agreed_on(town)
     assert agreed.class_names == ("1", "1.5", "2")
