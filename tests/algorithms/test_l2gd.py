@@ -69,6 +69,10 @@ def test_rounds_by_hand(engine: str, authors: bool) -> None:
     for mine, wanted in zip(got.personal, x, strict=True):
         assert_tensors_close(mine, {f"own/{n}": v for n, v in wanted.items()}, 1e-11)
     assert [row["bytes_up"] > 0 for row in got.run.history] == AVERAGING
+    # The model is sent to each client once; then what it is told of the mean, which is as large.
+    model = max(row["bytes_up"] for row in got.run.history)
+    told = [model * averaging for averaging in AVERAGING]
+    assert [row["bytes_down"] for row in got.run.history] == [told[0] + model, *told[1:]]
 
 
 def test_the_factor_of_averaging() -> None:

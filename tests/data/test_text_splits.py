@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commonground.data import FederatedDataset, load_data
+from commonground.data import FederatedDataset, hold_out, load_data
+from commonground.data.own_texts import text_data
+from commonground.data.tables.options import table_options
 from commonground.errors import ConfigError, DataError
 from tests.token_rows import ID, WORDS, tokenizer, write
 
@@ -40,6 +42,23 @@ def test_the_last_rows_by_time_are_test_rows(tmp_path: Path) -> None:
     latest = [i for who in range(3) for i in range(who, 24, 3)[:4]]  # the first rows have the latest days
     assert texts(data.x_test) == sorted(ID[WORDS[i % 5]] for i in latest)
     assert data.about["test_rows"] == "the last 50% by the column day"
+
+
+def test_rows_are_held_out_as_test_rows_are(tmp_path: Path) -> None:
+    """Of one's own texts as of everybody's."""
+    path = table(tmp_path)
+    for column, by in (("day", "time"), ("topic", "group")):
+        how = {f"{by}_column": column}
+        options = table_options({**how, "drop": "part"})
+        own = text_data(path, "one", tokenizer(), label="label", options=options)
+        for data in (load(path, **how), own):
+            assert data.related is not None
+            assert (data.related.by, len(data.related.values)) == (by, len(data.y_train))
+            held = hold_out(data, 0.3, 0)
+            for client in range(data.clients):
+                kept, chosen = (data.related.values[i(client)] for i in (held.train_indices, held.validation_indices))
+                assert not {*kept} & {*chosen}
+                assert by == "group" or kept.max() < chosen.min()
 
 
 def test_a_named_split_column(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import torch
 
 from commonground.engine.state import changed
 from commonground.engine.state.checkpoint import Checkpoint, CheckpointFolder
+from commonground.engine.state.files import write_atomically
 from commonground.engine.state.folder import RunFolder
 from commonground.engine.state.store import PersonalStore
 from commonground.errors import RunError
@@ -41,6 +42,14 @@ def full_after(operations: int, name: str) -> Any:
         return real(*args)
 
     return patch.object(os, name, limited)
+
+
+@pytest.mark.parametrize("name", ["write", "fsync"])
+def test_a_file_that_does_not_fit_is_named(name: str, tmp_path: Path) -> None:
+    """The system names none of a descriptor."""
+    with full_after(0, name), pytest.raises(OSError, match="No space left on device") as caught:
+        write_atomically(tmp_path / "a.json", "{}")
+    assert caught.value.filename == str(tmp_path / "a.json")
 
 
 @pytest.mark.parametrize("engine", ["serial", "messages"])

@@ -64,9 +64,15 @@ def test_validation_rows_judge_rounds_as_on_one_machine(algorithm: str, more: di
 def test_heads_are_tuned_as_on_one_machine(more: dict[str, Any], tmp_path: Path) -> None:
     settings = {**SETTINGS, "finetune_epochs": 2, **more}
     here = cg.train("fedavg", data_of(), engine="serial", out=tmp_path / "here", **settings)
-    there = over(Town(data_of(), tmp_path / "sites"), tmp_path / "run", algorithm="fedavg", **settings)
+    town, notes = Town(data_of(), tmp_path / "sites"), list[str]()
+    for desk in town.desks.values():
+        desk.note = notes.append
+    there = over(town, tmp_path / "run", algorithm="fedavg", **settings)
     same(here, there, tmp_path)
     assert there.summary["personal_accuracy_of"] == here.summary["personal_accuracy_of"]
+    (run,) = {path.name for folder in town.folders for path in (folder / "models").iterdir()}
+    assert notes.count(f"takes part in the run {run}") == len(town.desks)
+    assert len([note for note in notes if note.startswith(f"tunes its head after the run {run}, ")]) == len(town.desks)
 
 
 def test_fewer_rounds_than_before_are_refused_before_anything_is_started(tmp_path: Path) -> None:
@@ -294,6 +300,7 @@ def same(here: cg.Run, there: cg.Run, tmp_path: Path) -> None:
         own = cg.load_run(next((tmp_path / "sites" / f"client-{client}" / "models").iterdir()))
         x = data.x_test[data.test_indices(client)]
         assert np.array_equal(own.predict(x, client=0), here.predict(x, client=client))
+        assert own.clients[0]["rounds"] == there.clients[client]["rounds"] > 0
 
 
 class Away(Town):
