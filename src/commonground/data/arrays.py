@@ -15,7 +15,18 @@ from numpy.typing import ArrayLike
 from commonground.errors import ConfigError, DataError
 from commonground.single_precision import rounding_shows
 
-__all__ = ["AS_STORED", "Array", "FeatureNoise", "Indices", "Marks", "Preprocess", "Related", "Split", "offsets_of"]
+__all__ = [
+    "AS_STORED",
+    "Array",
+    "FeatureNoise",
+    "Indices",
+    "Marks",
+    "Preprocess",
+    "Related",
+    "Split",
+    "held_count",
+    "offsets_of",
+]
 
 Array = npt.NDArray[Any]
 """Samples: uint8, float32 or float64; int32 for tokens."""
@@ -105,14 +116,19 @@ class FeatureNoise:
             raise ConfigError(f"feature_noise is {value!r}; it must be a number of at least 0")
 
 
+def held_count(rows: int, share: float) -> int:
+    """How many of a client's rows are held out, to test or to validate: at least one, and at least one stays."""
+    return min(rows - 1, max(1, round(share * rows)))
+
+
 @dataclass(frozen=True)
 class Related:
-    """What training rows of a table have to do with each other, where its owner said so: rows that are held out of them
-    are to be no more like those that stay than test rows are.
+    """What rows of a table have to do with each other, where its owner said so. Test rows, and rows for validation, are
+    held out by it.
 
     Attributes:
         by: ``time``, by which the last ones are held out; or ``group``, of which rows are held out together.
-        values: of each training row, its moment, or its group's place among the groups' names.
+        values: of each row, its moment, or its group's place among the groups' names.
     """
 
     by: Literal["time", "group"]
@@ -122,8 +138,9 @@ class Related:
         """Which of a client's rows are held out.
 
         Args:
-            rows: the client's, at least two.
-            wanted: how many, fewer than all. Of groups as many as are needed for that, and none if there is one alone.
+            rows: the client's.
+            wanted: how many, fewer than all; of equal times the last in the table's order. Of groups, in random order,
+                as many as are needed for that, and none if there is one alone.
             rng: draws groups.
         """
         values, chosen = self.values[rows], np.zeros(len(rows), dtype=np.bool_)

@@ -31,11 +31,10 @@ def parse_partition(text: str, classes_per_client: int | None = None) -> Partiti
     >>> str(parse_partition("lognormal:mean=148,min=50", classes_per_client=3))
     'lognormal:mean=148,sigma=1,min=50,classes=3'
     """
-    own = is_own_partition(text)
-    kind, values = ("file", {}) if own else partition_values(text)
+    kind, values = (None, {}) if is_own_partition(text) else partition_values(text)
     if kind not in ("shards", "lognormal") and classes_per_client is not None:
         raise ConfigError(f"classes per client ({classes_per_client}) have no meaning for the partition {text!r}")
-    if own:
+    if kind is None:
         function: Partition = load_object(text.strip(), "partition", "function")
         return function
     if kind == "column":

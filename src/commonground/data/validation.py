@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commonground.data.arrays import Indices, offsets_of
+from commonground.data.arrays import Indices, held_count, offsets_of
 from commonground.errors import ConfigError, DataError
 from commonground.keys import numpy_stream
 
@@ -56,7 +56,7 @@ def held_rows(
         chosen = np.zeros(len(rows), dtype=bool)
         if len(rows) > 1:
             rng = numpy_stream(seed, "validation", number)
-            wanted = min(max(1, round(fraction * len(rows))), len(rows) - 1)
+            wanted = held_count(len(rows), fraction)
             if data.related is None:
                 chosen = _stratified(strata[rows], wanted, rng)
             else:

@@ -197,26 +197,28 @@ def divided(
     if options.client_column is not None:
         owners = split.few_rows(raw.path, owners, options, is_test)
     how = f"by the column {column}"
+    related = _related(raw, times, options)
     if is_test is None:
-        is_test, how = _tests(raw, owners, targets, times, options, options.seed(seed))
+        is_test, how = _tests(raw, owners, targets, related, options, options.seed(seed))
     used = owners.codes >= 0
     train, test = used & ~is_test, used & is_test
     if not train.any() or not test.any():
         raise DataError(f"{raw.path} has {train.sum()} training rows and {test.sum()} test rows; both need at least 1")
     told = () if column is not None else _groups_on_both_sides(raw, options, train, test)
-    return DividedRows(owners, train, test, how, told, times, _related(raw, times, options, train))
+    of_training = None if related is None else Related(related.by, related.values[train])
+    return DividedRows(owners, train, test, how, told, times, of_training)
 
 
-def _related(raw: RawTable, times: Column | None, options: TableOptions, train: Marks) -> Related | None:
-    """What training rows have to do with each other, by the columns that divide them from test rows."""
+def _related(raw: RawTable, times: Column | None, options: TableOptions) -> Related | None:
+    """What rows have to do with each other, by the columns of times or groups."""
     if times is not None:
-        return Related("time", _moments(raw, times)[train])
+        return Related("time", _moments(raw, times))
     if options.group_column is None:
         return None
     groups = full_words(raw, options.group_column)
     places = np.empty(len(groups.words), dtype=np.int64)
     places[sorted(range(len(places)), key=groups.words.__getitem__)] = np.arange(len(places))
-    return Related("group", places[groups.codes[train]])
+    return Related("group", places[groups.codes])
 
 
 def _groups_on_both_sides(raw: RawTable, options: TableOptions, train: Marks, test: Marks) -> tuple[str, ...]:
@@ -261,17 +263,16 @@ def _moments(raw: RawTable, times: Column) -> npt.NDArray[np.float64]:
 
 
 def _tests(
-    raw: RawTable, owners: Owners, targets: Targets, times: Column | None, options: TableOptions, seed: int
+    raw: RawTable, owners: Owners, targets: Targets, related: Related | None, options: TableOptions, seed: int
 ) -> tuple[Marks, str]:
     """Test rows where no column says train or test, and how they were chosen."""
     share = options.share
-    if times is not None and times.numbers is not None:
-        chosen = split.last_tests(owners.parts(), _moments(raw, times), share)
-        return chosen, f"the last {share:.0%} by the column {times.name}"
-    if options.group_column is not None:
-        groups = full_words(raw, options.group_column)
-        chosen = split.grouped_tests(raw.path, owners.parts(), groups, share, seed)
-        return chosen, f"{share:.0%} of the groups of the column {options.group_column}, at random"
+    if related is not None:
+        chosen = split.related_tests(raw.path, owners.parts(), related, share, seed)
+        last, groups = f"the last {share:.0%} by the column", f"{share:.0%} of the groups of the column"
+        return chosen, (
+            f"{last} {options.time_column}" if related.by == "time" else f"{groups} {options.group_column}, at random"
+        )
     # Of rows that are nobody's as many of each class; neither time nor groups know classes.
     evenly = owners.names == [""] and np.bincount(targets.stratum).max(initial=0) > 1
     by = Owners(targets.strata, targets.stratum) if evenly else owners

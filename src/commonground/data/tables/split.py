@@ -11,13 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.counted import counted
-from commonground.data.tables.cells import Cells, Floats
+from commonground.data.arrays import Related, held_count
+from commonground.data.tables.cells import Cells
 from commonground.data.tables.options import TableOptions
 from commonground.errors import DataError
 from commonground.keys import numpy_stream
 from commonground.quoting import quoted
 
-__all__ = ["FEW", "Owners", "few_rows", "given_tests", "grouped_tests", "held_out_tests", "last_tests"]
+__all__ = ["FEW", "Owners", "few_rows", "given_tests", "held_out_tests", "related_tests"]
 
 Codes = npt.NDArray[np.int64]
 Marks = npt.NDArray[np.bool_]
@@ -144,41 +145,22 @@ def held_out_tests(parts: Iterator[tuple[str, Codes]], rows: int, share: float, 
     for name, index in parts:
         if len(index) > 1:
             shuffled = numpy_stream(seed, "table test rows", name).permutation(index)
-            is_test[shuffled[: _tests(len(index), share)]] = True
+            is_test[shuffled[: held_count(len(index), share)]] = True
     return is_test
 
 
-def last_tests(parts: Iterator[tuple[str, Codes]], times: Floats, share: float) -> Marks:
-    """The last rows of every part by time, those of equal time in the table's order."""
-    is_test = np.zeros(len(times), dtype=bool)
-    for _, index in parts:
-        if len(index) > 1:
-            in_time = index[np.argsort(times[index], kind="stable")]
-            is_test[in_time[len(in_time) - _tests(len(index), share) :]] = True
-    return is_test
-
-
-def grouped_tests(path: Path, parts: Iterator[tuple[str, Codes]], groups: Cells, share: float, seed: int) -> Marks:
-    """Whole groups of every part's rows, in random order until the share is reached, never all of them.
+def related_tests(path: Path, parts: Iterator[tuple[str, Codes]], related: Related, share: float, seed: int) -> Marks:
+    """The last rows of every part by time, or whole groups of them.
 
     Raises:
         DataError: a part has rows of one group only.
     """
-    is_test = np.zeros(len(groups.codes), dtype=bool)
+    is_test = np.zeros(len(related.values), dtype=bool)
     for name, index in parts:
-        own, sizes = np.unique(groups.codes[index], return_counts=True)
-        if len(own) < 2:
+        # Nobody's rows are drawn as those of a regression always were, so that old runs find their test rows.
+        rng = numpy_stream(seed, "table test groups", name or "any")
+        is_test[index] = related.held(index, held_count(len(index), share), rng)
+        if related.by == "group" and not is_test[index].any():
             whose = f"client {quoted(name)}" if name else "the table"
             raise DataError(f"{path}: {whose} has rows of one group only, so that none can be held out")
-        by_name = sorted(range(len(own)), key=lambda i: groups.words[own[i]])
-        # Nobody's rows are drawn as those of a regression always were, so that old runs find their test rows.
-        order = numpy_stream(seed, "table test groups", name or "any").permutation(by_name)[:-1]
-        before = np.concatenate([[0], np.cumsum(sizes[order])[:-1]])
-        chosen = own[order[(before < _tests(len(index), share)) | (before == 0)]]
-        is_test[index] = np.isin(groups.codes[index], chosen)
     return is_test
-
-
-def _tests(rows: int, share: float) -> int:
-    """How many of a part's rows are held out: at least one, and at least one stays."""
-    return min(rows - 1, max(1, round(share * rows)))
