@@ -204,6 +204,6 @@ def _listed(metrics: Sequence[Metric], values: Mapping[str, Any], part: str) -> 
     def told(metric: Metric) -> str:
         figures = values[metric.key]
         off = figures.get("over_rows_within") if part == "over_rows" else None
-        return f"{metric.name} {metric.show(figures[part])}{f' ± {metric.bound(off)}' if off else ''}"
+        return f"{metric.name} {metric.show(figures[part])}{f' (to {metric.bound(off)})' if off else ''}"
 
     return ", ".join(map(told, metrics))
