@@ -63,7 +63,7 @@ def test_a_damaged_folder_of_a_stopped_run(algorithm: str, engine: str, times: i
         how = damage(folder / file, rng)
         notes = Notes()
         try:
-            again = go(folder, algorithm, engine=engine, resume=True, observer=notes)
+            again = go(folder, algorithm, engine=engine, resume=True, workers=1, observer=notes)
         except CommonGroundError as error:
             assert_sentence(error, tmp_path)
             ends["refused"] += 1

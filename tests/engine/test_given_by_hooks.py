@@ -30,7 +30,7 @@ class Hooks(Algorithm):
     what: str = ""
 
     def client_update(self, client: Client, round: int) -> Tensors:
-        client.fit("all", penalty=lambda own, received: 0.5 if self.what == "penalty" else 0.0)
+        client.fit("all", penalty=lambda own, received: {"whole": 0, "penalty": 0.5}.get(self.what, 0.0))
         sent = client.send("body")
         if self.what == "arrays":
             return {name: value.numpy() for name, value in sent.items()}  # type: ignore[misc]
@@ -107,13 +107,17 @@ def test_a_hook_that_gives_something_else_is_named(what: str, says: str, engine:
     assert says in str(raised.value)
 
 
-def test_a_penalty_may_be_a_plain_number() -> None:
+def test_a_penalty_that_is_off_may_be_a_plain_number() -> None:
+    """Another one is refused: a constant has no gradient, and would train nothing without a word."""
     data = made_data(dtype=np.float32)
-    runs = [cg.train(Hooks(what="penalty"), data, model=seeded(TwoLayer), rounds=1, engine=e) for e in ENGINES]
+    runs = [cg.train(Hooks(what="whole"), data, model=seeded(TwoLayer), rounds=1, engine=e) for e in ENGINES]
     plain = cg.train(Hooks(), data, model=seeded(TwoLayer), rounds=1, engine="serial")
     for run in runs:
-        torch.testing.assert_close(run.shared, plain.shared)  # a constant has no gradient
+        torch.testing.assert_close(run.shared, plain.shared)
         assert run.history[0]["train_loss"] == pytest.approx(plain.history[0]["train_loss"])
+    for engine in ENGINES:
+        with pytest.raises(CommonGroundError, match="penalty does not depend on the tensors it is called with"):
+            cg.train(Hooks(what="penalty"), data, model=seeded(TwoLayer), rounds=1, engine=engine)
 
 
 @pytest.mark.parametrize("name", ["", " ", "a,b", "a:b", "a=b", 3])
