@@ -115,19 +115,19 @@ def test_colours_and_turned_pictures(tmp_path: Path) -> None:
 def test_transparent_parts_are_told(tmp_path: Path) -> None:
     """A shape that is in them alone is lost."""
     root = made(tmp_path / "root", each=2)
-    assert not [note for note in load_images(root).about["notes"] if "transparent" in note]
+    assert not [note for note in load_images(root).origin.about["notes"] if "transparent" in note]
     whole = np.full((16, 16, 4), 77)
     whole[..., 3] = 255
     picture(root / "bob" / "cat" / "8.png", whole)
-    assert not [note for note in load_images(root).about["notes"] if "transparent" in note]
+    assert not [note for note in load_images(root).origin.about["notes"] if "transparent" in note]
     icon = whole.copy()
     icon[4:9, 4:9, 3] = 0
     picture(root / "bob" / "cat" / "9.png", icon)
     said = "transparent parts, which are taken for the colour that is stored there"
-    assert f"1 picture has {said}" in load_images(root).about["notes"]
+    assert f"1 picture has {said}" in load_images(root).origin.about["notes"]
     Image.fromarray(icon.astype(np.uint8)).convert("P").save(root / "ann" / "cat" / "9.png", transparency=0)
     Image.fromarray(icon[..., 2:].astype(np.uint8), "LA").save(root / "ann" / "dog" / "9.png")
-    assert f"3 pictures have {said}" in load_images(root).about["notes"]
+    assert f"3 pictures have {said}" in load_images(root).origin.about["notes"]
 
 
 def damaged(root: Path, how: str) -> None:

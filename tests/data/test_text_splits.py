@@ -52,11 +52,12 @@ def test_rows_are_held_out_as_test_rows_are(tmp_path: Path) -> None:
         options = table_options({**how, "drop": "part"})
         own = text_data(path, "one", tokenizer(), label="label", options=options)
         for data in (load(path, **how), own):
-            assert data.related is not None
-            assert (data.related.by, len(data.related.values)) == (by, len(data.y_train))
+            related = data.origin.related
+            assert related is not None
+            assert (related.by, len(related.values)) == (by, len(data.y_train))
             held = hold_out(data, 0.3, 0)
             for client in range(data.clients):
-                kept, chosen = (data.related.values[i(client)] for i in (held.train_indices, held.validation_indices))
+                kept, chosen = (related.values[i(client)] for i in (held.train_indices, held.validation_indices))
                 assert not {*kept} & {*chosen}
                 assert by == "group" or kept.max() < chosen.min()
 

@@ -54,7 +54,7 @@ def test_another_table_is_split_as_the_first_one_unless_the_options_say_otherwis
     assert tests(plain, by_time.of_rows) == tests(by_time) == [2, 3, 4, 5]  # lines; the latest are the first
     assert tests(by_group, by_time.of_rows) == tests(by_group) != tests(plain)
     assert tests(plain, {"time_column": "date"}) == tests(plain)
-    about = load_text_table(path, seed=3, like=like({"time_column": "date"})).about
+    about = load_text_table(path, seed=3, like=like({"time_column": "date"})).origin.about
     assert about["notes"] == ["no column 'date', which says the run's test rows; here 25% at random are"]
 
 
@@ -62,13 +62,13 @@ def test_another_table_s_dates_are_read_as_the_first_one_s(tmp_path: Path) -> No
     """05/24/2024 says which is the month, and 04/05/2024 does not."""
     first = write(tmp_path / "a.csv", "text,label,day", [f"w{i},l{i % 2},05/{13 + i:02d}/2024" for i in range(12)])
     options = TableOptions(time_column="day")
-    times = load_text_table(first, options=options).about["times"]
+    times = load_text_table(first, options=options).origin.about["times"]
     assert times == {"day": "date:%m/%d/%Y"}
     rows = [f"w{month},l{month % 2},{month:02d}/{13 - month:02d}/2024" for month in range(1, 13)]
     other = write(tmp_path / "b.csv", "text,label,day", rows)
     alone = load_text_table(other, options=options)
     assert alone.test.numbers == [2, 3, 4]  # lines; with the day before the month the latest are the first
-    assert any("day before month" in note for note in alone.about["notes"])
+    assert any("day before month" in note for note in alone.origin.about["notes"])
     asked = {**options.of_rows, "kinds": times}
     like = TableSchema((), ("label",), "classification", (), asked=asked)
     assert load_text_table(other, like=like).test.numbers == [11, 12, 13]

@@ -211,11 +211,7 @@ def client(
     with _alone(folder / "client.lock", f"another process uses the client's folder '{folder}'"):
         words = TableWords(target, task, table_options(table), least, tokenizer, max_length or 128)
         own = own_data(data, called, schema, words)
-        if isinstance(own, OwnTable):
-            notes = own.notes
-        else:
-            notes = own.about.get("notes", ()) if own.schema is None else own.schema.notes
-        for note in notes:
+        for note in own.notes if isinstance(own, OwnTable) else own.about.get("notes", ()):
             say(escaped(note))
         answering = Answering(
             own,

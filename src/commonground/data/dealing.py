@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from commonground.data.arrays import Split
 from commonground.data.federated import FederatedDataset
 from commonground.data.partitions import Column, Partition
-from commonground.data.sources.base import Source
+from commonground.data.source import Origin, Source
 from commonground.data.validation import relearnt
 from commonground.errors import ConfigError
 from commonground.registration import is_ours
@@ -52,11 +52,7 @@ def deal(source: Source, partition: Partition, clients: int | None, seed: int) -
         client_names=split.client_names,
         preprocess=source.preprocess,
         task=source.task,
-        schema=source.schema,
-        about=_about(source, partition) if source.schema is None else source.schema.summary(),
-        relearn=source.relearn,
-        test_names=source.test_names,
-        related=source.related,
+        origin=_with_clients(source.origin, partition),
     )
     return data if len(split.train_index) == len(source.y_train) else relearnt(data)
 
@@ -83,9 +79,9 @@ def _own(partition: Partition, source: Source, clients: int | None, seed: int) -
     return Split(**arrays, client_names=split.client_names)
 
 
-def _about(source: Source, partition: Partition) -> Mapping[str, Any]:
-    """How texts or pictures were read, with the column that says the clients, if one does."""
-    if not source.about:
-        return source.about
-    about = {name: value for name, value in source.about.items() if name != "client_column"}
-    return {**about, "client_column": partition.name} if isinstance(partition, Column) else about
+def _with_clients(origin: Origin, partition: Partition) -> Origin:
+    """Of texts or pictures that were read from a user's files, with the column that says the clients, if one does."""
+    if not origin.read:
+        return origin
+    read = {name: value for name, value in origin.read.items() if name != "client_column"}
+    return replace(origin, read=read | ({"client_column": partition.name} if isinstance(partition, Column) else {}))

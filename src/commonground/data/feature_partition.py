@@ -9,7 +9,7 @@ import numpy as np
 
 from commonground.data.arrays import Indices, Split
 from commonground.data.partition_counts import number_of_clients, number_text, split_of
-from commonground.data.sources.base import Source
+from commonground.data.source import Source
 from commonground.errors import ConfigError, DataError
 from commonground.keys import numpy_stream
 

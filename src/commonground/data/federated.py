@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.counted import counted
-from commonground.data.arrays import AS_STORED, Array, FeatureNoise, Indices, Marks, Preprocess, Related, offsets_of
+from commonground.data.arrays import AS_STORED, Array, FeatureNoise, Indices, Preprocess, offsets_of
 from commonground.data.checks import (
     check_classes,
     check_clients,
@@ -34,13 +33,13 @@ from commonground.data.formats import InputFormat, Numbers, format_class, format
 from commonground.data.grouped import clients_of_samples
 from commonground.data.names import numbered
 from commonground.data.rows import AnySamples, joined, read_samples
-from commonground.data.tables.schema import TableSchema
+from commonground.data.source import UNKNOWN, Origin
 from commonground.errors import DataError
 from commonground.quoting import escaped
 from commonground.tasks import CLASSIFICATION, Task, make_task
 
 if TYPE_CHECKING:
-    from commonground.data.sources.base import Source
+    from commonground.data.tables.schema import TableSchema
 
 __all__ = ["FederatedDataset"]
 
@@ -61,17 +60,11 @@ class FederatedDataset:
         train_index, train_offsets, test_index, test_offsets, client_names: see :class:`Split`.
         preprocess: how stored samples become model inputs.
         task: what is predicted, an object or its name (:mod:`commonground.tasks`).
-        test_names: what the rows of ``x_test`` are called, where they have names [N]: a table's by their number from 0,
-            pictures by their files.
         noise: what each client's samples are changed by on their way into a model, if anything; ``x_train`` and
             ``x_test`` are without it.
-        schema: of a table, what its columns are and how they became samples.
+        origin: what the samples were read from, and how, as far as their source knows.
         validation_index, validation_offsets: rows of ``x_train`` that each client holds out to judge a run's rounds by,
             in the same form; None where there are none.
-        about: of a table, how it was read and split, for a run's summary.
-        relearn: of a table, what its source is if some training rows teach encoders and scales nothing
-            (:class:`~commonground.data.sources.base.Source`).
-        related: of a table, what rows of ``x_train`` have to do with each other, if that decides which are held out.
         described: whether the samples are not here, but with the clients: what stands in their place has their numbers,
             shapes and types, and is zero (:mod:`commonground.data.described`).
         one_of_many: whether these are one client's of data whose other clients are elsewhere: it may know one class
@@ -98,16 +91,12 @@ class FederatedDataset:
     preprocess: Preprocess = AS_STORED
     task: Task = CLASSIFICATION
     noise: FeatureNoise | None = None
-    schema: TableSchema | None = None
+    origin: Origin = UNKNOWN
     validation_index: Indices | None = None
     validation_offsets: Indices | None = None
-    about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    relearn: Callable[[Marks], Source] | None = dataclasses.field(default=None, repr=False)
     described: bool = False
     one_of_many: bool = False
     counted_classes: bool = False
-    test_names: Array | None = dataclasses.field(default=None, repr=False)
-    related: Related | None = dataclasses.field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         def put(field: str, value: object) -> None:
@@ -324,6 +313,16 @@ class FederatedDataset:
         names = self.x_train.dtype.names
         fields = [self.x_train[name] for name in names] if names else [self.x_train]
         return sum(math.prod(field.shape[1:]) for field in fields)
+
+    @property
+    def schema(self) -> TableSchema | None:
+        """Of a table, what its columns are and how they became samples."""
+        return self.origin.schema
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """How a table, texts or pictures were read and split, for people and a run's summary."""
+        return self.origin.about
 
     @property
     def tokens(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from commonground.data.federated import FederatedDataset
-from commonground.data.sources.base import Source
+from commonground.data.source import Source
 from commonground.errors import ConfigError
 from commonground.user_code import call_user_code, load_object
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from commonground.data.described import class_places
 from commonground.data.federated import FederatedDataset
+from commonground.data.source import Origin
 from commonground.data.tables.cells import words_of
 from commonground.data.tables.divide import complete_rows, divided, names_of_nothing, split_column
 from commonground.data.tables.features import (
@@ -190,7 +191,9 @@ class OwnTable:
             raise UpdateError("its table cannot be read as agreed; its own log says where") from error
         assert data.schema is not None
         return replace(
-            data, schema=replace(data.schema, missing_targets=self._lacking), counted_classes=data.task.softmax
+            data,
+            origin=replace(data.origin, schema=replace(data.schema, missing_targets=self._lacking)),
+            counted_classes=data.task.softmax,
         )
 
     @cached_property
@@ -319,9 +322,9 @@ def table_data(
         preprocess=found.preprocess,
         task=found.task,
     )
-    own = found.schema
+    own = found.origin.schema
     assert own is not None
     # What became of this client's rows is for its owner; nothing of it is told.
     kept = schema.written({} if options is None else options.readings)  # by which its own model reads its tables
     schema = replace(kept, few_rows={}, missing_targets=own.missing_targets, notes=own.notes)
-    return replace(data, schema=schema, related=found.related)
+    return replace(data, origin=Origin(schema=schema, related=found.origin.related))

@@ -65,8 +65,7 @@ def text_data(
         test_index=np.arange(len(read.x_test)),
         test_offsets=np.array([0, len(read.x_test)]),
         task=read.task,
-        about=read.about,
-        related=read.related,
+        origin=read.origin,
         one_of_many=True,
         counted_classes=True,
     )

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.data.arrays import Indices, Split, offsets_of
-from commonground.data.sources.base import Source
+from commonground.data.source import Source
 from commonground.errors import ConfigError, DataError
 from commonground.keys import numpy_stream
 
@@ -256,7 +256,7 @@ def number_of_clients(clients: int | None, source: Source) -> int:
             whose = (
                 "; its rows would be dealt out at random: if a column says whose a row is, name it (--client-column), "
                 "or take fewer --clients"
-                if source.schema
+                if source.origin.schema
                 else ""
             )
             raise DataError(

@@ -36,7 +36,7 @@ from commonground.data.partition_counts import (
     split_by_counts,
     split_of,
 )
-from commonground.data.sources.base import Source
+from commonground.data.source import Source
 from commonground.errors import ConfigError, DataError
 from commonground.keys import numpy_stream
 from commonground.suggest import meant
@@ -397,7 +397,7 @@ class Column:
                 raise DataError(
                     f"{len(without)} of the {len(names)} clients in column {self.name!r} of {source.name!r} "
                     f"{'has' if len(without) == 1 else 'have'} no {split} samples (the first is {without[0]!r})"
-                    + ("" if source.schema is None else _OF_FEW_ROWS)
+                    + ("" if source.origin.schema is None else _OF_FEW_ROWS)
                 )
         sorter = np.argsort(names)
         owners = [sorter[np.searchsorted(names, values, sorter=sorter)] for values in (train, test)]

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from commonground.data.arrays import Indices, held_count, offsets_of
+from commonground.data.source import Origin
 from commonground.errors import ConfigError, DataError
 from commonground.keys import numpy_stream
 
 if TYPE_CHECKING:
     from commonground.data.federated import FederatedDataset
-    from commonground.data.sources.base import Source
+    from commonground.data.source import Source
 
 __all__ = ["held_rows", "hold_out", "relearnt", "validation_split"]
 
@@ -49,6 +50,7 @@ def held_rows(
     """
     if not 0 < fraction < 1:
         raise ConfigError(f"the validation share is {fraction:g}; it must lie between 0 and 1")
+    related = data.origin.related
     strata = data.strata("train") if by_class else np.zeros(len(data.y_train), dtype=np.int64)
     parts = []
     for client, number in zip(clients, clients if numbers is None else numbers, strict=True):
@@ -57,10 +59,10 @@ def held_rows(
         if len(rows) > 1:
             rng = numpy_stream(seed, "validation", number)
             wanted = held_count(len(rows), fraction)
-            if data.related is None:
+            if related is None:
                 chosen = _stratified(strata[rows], wanted, rng)
             else:
-                chosen = data.related.held(rows, wanted, rng)
+                chosen = related.held(rows, wanted, rng)
         parts.append((rows[~chosen], rows[chosen]))
     return parts
 
@@ -108,13 +110,13 @@ def relearnt(data: FederatedDataset, taught_by: Indices | None = None) -> Federa
         data: the federated data set.
         taught_by: in place of its own training rows.
     """
-    if data.relearn is None:
+    if data.origin.relearn is None:
         return data
     marks = np.ones(len(data.y_train), dtype=np.bool_)
     marks[data.train_index if taught_by is None else taught_by] = False
-    source = data.relearn(marks)
-    changed = {name: getattr(source, name) for name in ("x_train", "x_test", "preprocess", "task", "schema")}
-    return replace(data, **changed, about=data.about if source.schema is None else source.schema.summary())
+    source = data.origin.relearn(marks)
+    changed = {name: getattr(source, name) for name in ("x_train", "x_test", "preprocess", "task")}
+    return replace(data, **changed, origin=replace(data.origin, schema=source.origin.schema))
 
 
 def _stratified(labels: Any, wanted: int, rng: np.random.Generator) -> Any:
@@ -134,7 +136,8 @@ def _stratified(labels: Any, wanted: int, rng: np.random.Generator) -> Any:
 
 def _two(data: FederatedDataset) -> str:
     """What a client needs, so that one can be held out and one stays."""
-    groups = data.related is not None and data.related.by == "group"
+    related = data.origin.related
+    groups = related is not None and related.by == "group"
     return "training samples of two groups (--group-column)" if groups else "two training samples"
 
 
@@ -162,7 +165,8 @@ def validation_split(data: FederatedDataset, fraction: float = 0.2, seed: int = 
         raise DataError(f"no client of {data.name!r} has {_two(data)}; tuning needs one to train and one to judge")
     kept, taken = [k for k, _ in parts], [h for _, h in parts]
     index, offsets = np.concatenate(kept), offsets_of(map(len, kept))
-    learnt = relearnt(data, index)
+    learnt, origin = relearnt(data, index), data.origin
+    relearn = origin.relearn
     return FederatedDataset(
         name=data.name,  # defaults of model and learning rate follow from it
         x_train=learnt.x_train,
@@ -179,12 +183,11 @@ def validation_split(data: FederatedDataset, fraction: float = 0.2, seed: int = 
         preprocess=learnt.preprocess,
         task=learnt.task,
         noise=None if data.noise is None else data.noise.of(clients),
-        related=data.related,
-        relearn=None if data.relearn is None else partial(_tested_on_training_rows, data.relearn),
+        origin=Origin(related=origin.related, relearn=relearn and partial(_tested_on_training_rows, relearn)),
     )
 
 
 def _tested_on_training_rows(relearn: Callable[[Any], Source], held: Any) -> Source:
     """A table read anew, whose rows held teach nothing, and whose training rows are the test rows as well."""
     source = relearn(held)
-    return replace(source, x_test=source.x_train, y_test=source.y_train, test_names=None)
+    return replace(source, x_test=source.x_train, y_test=source.y_train, origin=replace(source.origin, test_names=None))

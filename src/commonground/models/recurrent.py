@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from commonground.data.directory import data_directory
 from commonground.data.glove import read_glove
-from commonground.data.sources.base import data_directory
 from commonground.errors import ModelError
 
 __all__ = ["LSTM"]

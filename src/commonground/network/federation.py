@@ -18,6 +18,7 @@ from commonground.algorithms.head_tuning import HeadTuning
 from commonground.config import RunConfig
 from commonground.counted import counted
 from commonground.data.described import Description, described_dataset, read_description
+from commonground.data.source import Origin
 from commonground.data.tables.told import Agreed, Columns, read_told
 from commonground.engine.backends.message_kinds import Acknowledged, Evaluate, FailedError, read_answer
 from commonground.engine.backends.serialization import pack, unpack
@@ -205,7 +206,7 @@ def train_over(
     """
     data = described_dataset(members.descriptions)
     if members.table is not None:
-        data = replace(data, schema=members.table.schema_of_all())
+        data = replace(data, origin=Origin(schema=members.table.schema_of_all()))
     # Whoever takes part knows the run's seed, and could draw noise that follows from it.
     agreed = {"data": data.name, **({"dp_secret_noise": True} if config.dp is not None else {})}
     setup = prepare_setup(RunConfig.make(config.model_dump(exclude_unset=True) | agreed), data)

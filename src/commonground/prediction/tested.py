@@ -193,7 +193,7 @@ def _asked(trained: Trained, data: FederatedDataset, whose: Whose) -> _Tests:
     index, joined = np.concatenate(rows), torch.cat(outputs)
     return _Tests(
         clients=np.repeat(np.array(clients), [len(own) for own in rows]),
-        samples=index if data.test_names is None else data.test_names[index],
+        samples=index if data.origin.test_names is None else data.origin.test_names[index],
         y=data.y_test[index],
         outputs=joined,
         predicted=trained.task.predict(joined),

@@ -183,8 +183,8 @@ def test_an_owners_rows_stay_its_own_when_encoders_are_learnt_anew(tmp_path: Pat
     """Rows that are held out to judge by teach nothing; which rows are test rows does not hang on it."""
     frame()[:40].drop(columns="who").to_csv(tmp_path / "t.csv", index=False)
     source = load_table(tmp_path / "t.csv", owner="a")
-    assert source.relearn is not None
-    again = source.relearn(np.arange(len(source.x_train)) < 3)
+    assert source.origin.relearn is not None
+    again = source.origin.relearn(np.arange(len(source.x_train)) < 3)
     np.testing.assert_array_equal(again.x_test[:, 0], source.x_test[:, 0])
     whole = load(tmp_path, frame()[:90])
     assert source.x_test[:, 0].tolist() == whole.x_test[whole.test_indices(0), 0].tolist()

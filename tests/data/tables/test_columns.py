@@ -177,10 +177,10 @@ def test_times_are_the_same_numbers_from_text_and_from_a_type(tmp_path: Path) ->
     found = [load_table(tmp_path / name) for name in ("t.csv", "t.parquet")]
     np.testing.assert_array_equal(found[0].x_train, found[1].x_train)
     for one, other in (found, found[::-1]):
-        assert one.schema is not None
-        assert [column.name for column in one.schema.features if column.kind == "number"] == ["at"]
+        assert one.origin.schema is not None
+        assert [column.name for column in one.origin.schema.features if column.kind == "number"] == ["at"]
         path = tmp_path / other.name
-        np.testing.assert_array_equal(load_table(path, schema=one.schema).x_train, one.x_train)
+        np.testing.assert_array_equal(load_table(path, schema=one.origin.schema).x_train, one.x_train)
 
 
 def test_a_class_that_the_run_knows_is_no_surprise(tmp_path: Path) -> None:
@@ -191,8 +191,8 @@ def test_a_class_that_the_run_knows_is_no_surprise(tmp_path: Path) -> None:
     path = tmp_path / "new.csv"
     path.write_text("\n".join([f"{head},split", *rows]) + "\n")
     again = load_table(path, schema=schema)
-    assert again.schema is not None
-    assert not any("no training row" in note for note in again.schema.notes)
+    assert again.origin.schema is not None
+    assert not any("no training row" in note for note in again.origin.schema.notes)
 
 
 def test_targets_of_very_different_sizes_are_said(tmp_path: Path) -> None:
@@ -201,19 +201,20 @@ def test_targets_of_very_different_sizes_are_said(tmp_path: Path) -> None:
     path = tmp_path / "two.csv"
     path.write_text("\n".join(["who,x,price,rate", *rows]) + "\n")
     said = "'price' varies [0-9,]+ times as much as 'rate'; RMSE, .* tell little of the latter: --rank-by r2"
-    first = load_table(path, label="price,rate", task="regression").schema
+    first = load_table(path, label="price,rate", task="regression").origin.schema
     assert first is not None
     assert [note for note in first.notes if re.match(said, note)]
     path.write_text("\n".join(["who,x,price,rate", *(re.sub(r",([^,]*),([^,]*)$", r",\1e20,\2", row) for row in rows)]))
-    huge = load_table(path, label="price,rate", task="regression").schema  # whose squares single precision cannot hold
+    # Squares of these are more than single precision can hold.
+    huge = load_table(path, label="price,rate", task="regression").origin.schema
     assert huge is not None
     assert [note for note in huge.notes if re.match(said, note)]
     path.write_text("\n".join(["who,x,price,rate", *rows]) + "\n")
     for label in ("price", "x,rate"):
-        about = load_table(path, label=label, task="regression").schema
+        about = load_table(path, label=label, task="regression").origin.schema
         assert about is not None
         assert not any("times as much" in note for note in about.notes)
-    again = load_table(path, schema=first).schema
+    again = load_table(path, schema=first).origin.schema
     assert again is not None
     assert not any("times as much" in note for note in again.notes)
 
@@ -223,7 +224,7 @@ def test_columns_that_are_left_out_are_all_counted(tmp_path: Path) -> None:
     rows = [",".join([f"w{i % 2}", f"{i % 7}", *(f"{name}-{i}" for name in names), "ab"[i % 2]]) for i in range(60)]
     path = tmp_path / "ids.csv"
     path.write_text("\n".join([",".join(["who", "x", *names, "label"]), *rows]) + "\n")
-    about = load_table(path, options=TableOptions(client_column="who")).schema
+    about = load_table(path, options=TableOptions(client_column="who")).origin.schema
     assert about is not None
     assert any("'id4' (names a row) and 3 more" in note for note in about.notes)
 

@@ -111,8 +111,8 @@ def test_rows_without_a_client_are_refused_or_left_out_and_counted(tmp_path: Pat
         f"1 of {ROWS} rows have no value in 'm' and are left out",
     ]
     assert data.about["missing_targets"] == 1
-    assert data.test_names is not None
-    assert [str(name) for name in data.test_names] == [str(int(y)) for y in data.y_test.ravel()]
+    assert data.origin.test_names is not None
+    assert [str(name) for name in data.origin.test_names] == [str(int(y)) for y in data.y_test.ravel()]
     with pytest.raises(ConfigError, match="--missing-client drop is about rows that the client column gives to nobody"):
         load_data(path, **options | {"client_column": None}, missing_client="drop", missing_target="drop")
     path.write_text("who,n,m\n,1,2\n,2,3\n", "utf-8")
@@ -181,9 +181,9 @@ def test_a_group_of_two_clients_is_said_to_be_on_both_sides(tmp_path: Path) -> N
     )
     assert said.endswith(f"{says}itself")
     people = frame["who"].to_numpy()
-    assert data.test_names is not None
-    tests = set(people[data.test_names.astype(int)])
-    trains = set(people[np.setdiff1d(np.arange(400), data.test_names.astype(int))])
+    assert data.origin.test_names is not None
+    tests = set(people[data.origin.test_names.astype(int)])
+    trains = set(people[np.setdiff1d(np.arange(400), data.origin.test_names.astype(int))])
     assert int(said.split()[0]) == len(tests & trains)
     own = frame.assign(clinic=frame["who"].str[1:].astype(int) % 3)  # each person at one clinic alone
     own.to_csv(path, index=False)

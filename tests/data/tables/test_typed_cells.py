@@ -82,5 +82,5 @@ def test_the_last_times_are_the_last_moments_also_where_clocks_go_back(tmp_path:
     how: dict[str, Any] = {"client_column": "c", "time_column": "t", "test_share": 0.5, "missing_target": "drop"}
     for given in (tmp_path / "t.csv", tmp_path / "t.parquet", frame):
         data = cg.load_data(given, **how)
-        assert data.test_names is not None
-        assert sorted(data.test_names.tolist()) == [1, 2, 5, 6]
+        assert data.origin.test_names is not None
+        assert sorted(data.origin.test_names.tolist()) == [1, 2, 5, 6]

@@ -53,7 +53,7 @@ def test_calls_grow_with_the_columns(known: bool, tmp_path: Path) -> None:
     for columns in (50, 100, 200, 300):  # the first imports
         file = write(tmp_path, columns)
         options = TableOptions(client_column="who")
-        schema = load_table(file, options=options).schema if known else None
+        schema = load_table(file, options=options).origin.schema if known else None
         one, other = calls(file, schema)
         counts.append(one)
         looks.append(other)
@@ -87,14 +87,14 @@ def test_names_are_found_and_not_looked_for(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("commonground.data.tables.load.read_raw", counted)
     for columns in (100, 200, 300):
         file = write(tmp_path, columns)
-        schema = load_table(file, options=TableOptions(client_column="who")).schema
+        schema = load_table(file, options=TableOptions(client_column="who")).origin.schema
         load_table(file, options=TableOptions(client_column="who"), schema=schema)
         compared.append(Counted.compared)
     assert compared[2] - compared[1] <= 1.1 * (compared[1] - compared[0]) + 50
 
 
 def test_transformers_are_told_places(tmp_path: Path) -> None:
-    schema = load_table(write(tmp_path, 25), options=TableOptions(client_column="who")).schema
+    schema = load_table(write(tmp_path, 25), options=TableOptions(client_column="who")).origin.schema
     assert schema is not None
     places = [place for _, _, keys in transformer(schema).transformers for place in keys]
     assert sorted(places) == list(range(25 + 4 * 5))  # a date has four parts

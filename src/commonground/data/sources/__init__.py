@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from commonground.data.sources.base import Source, data_directory
+from commonground.data.directory import data_directory
+from commonground.data.source import Source
 from commonground.data.sources.instructions import load_instructions
 from commonground.data.sources.kinds import ReadRequest, kind_of
 from commonground.data.sources.named import SourceInfo, available_sources

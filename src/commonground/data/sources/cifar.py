@@ -12,7 +12,7 @@ import numpy.typing as npt
 from commonground.data.arrays import Indices, Preprocess
 from commonground.data.download import Published, extract, fetch, unavailable
 from commonground.data.normalization import STATISTICS
-from commonground.data.sources.base import Source
+from commonground.data.source import Source
 from commonground.errors import DataError
 
 __all__ = ["cifar_is_there", "load_cifar10", "load_cifar100"]

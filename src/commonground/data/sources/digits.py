@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.data.arrays import Preprocess
-from commonground.data.sources.base import Source
+from commonground.data.source import Source
 from commonground.keys import numpy_stream
 
 __all__ = ["load_digits"]

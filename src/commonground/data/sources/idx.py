@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from commonground.data.arrays import Indices, Preprocess
 from commonground.data.download import Published, check_md5, extract, fetch, unavailable
-from commonground.data.sources.base import Source
+from commonground.data.source import Source
 from commonground.errors import DataError
 
 __all__ = ["emnist_letters_are_there", "load_emnist_letters", "load_mnist", "mnist_is_there", "read_idx"]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from commonground.data.arrays import Preprocess
 from commonground.data.names import sorted_names
-from commonground.data.sources.base import Source
+from commonground.data.source import Origin, Source
 from commonground.data.sources.image_folders import PictureFile, files_in
 from commonground.data.tables import split
 from commonground.data.tables.options import TableOptions
@@ -98,8 +98,10 @@ def load_images(path: Path, *, seed: int = 0, options: TableOptions | None = Non
         preprocess=Preprocess(BYTE, (0.5,) * channels, (0.5,) * channels),
         train_columns={CLIENT: whose[train]} if clients else {},
         test_columns={CLIENT: whose[test]} if clients else {},
-        test_names=np.array([file.name(path) for file in files])[test],
-        about={**about.summary(), **owners.about_few(), **resized},
+        origin=Origin(
+            read={**about.summary(), **owners.about_few(), **resized},
+            test_names=np.array([file.name(path) for file in files])[test],
+        ),
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from commonground.catalogue import unknown_data
-from commonground.data.sources.base import Source
+from commonground.data.source import Source
 from commonground.data.sources.hub import PREFIX, load_hub
 from commonground.data.sources.image_folders import has_clients, is_image_folder
 from commonground.data.sources.images import CLIENT, load_images

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from commonground.data.sources.base import Source
+from commonground.data.source import Source
 from commonground.data.sources.cifar import cifar_is_there, load_cifar10, load_cifar100
 from commonground.data.sources.digits import load_digits
 from commonground.data.sources.glue import TASKS, glue_is_there, glue_reader

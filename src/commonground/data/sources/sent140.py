@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from commonground.data.glove import read_glove, word_numbers
-from commonground.data.sources.base import Source
+from commonground.data.source import Source
 from commonground.errors import DataError
 from commonground.keys import numpy_stream
 

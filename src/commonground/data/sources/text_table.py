@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from commonground.data.arrays import Array
+from commonground.data.source import Origin
 from commonground.data.tables.divide import complete_rows, divided, names_of_nothing, split_column
 from commonground.data.tables.features import check_columns
 from commonground.data.tables.options import TableOptions
@@ -122,9 +123,7 @@ def load_text_table(
         part(rows.train),
         part(rows.test),
         targets.names,
-        about=read,
-        test_names=raw.places(rows.test),
-        related=rows.related,
+        origin=Origin(read=read, test_names=raw.places(rows.test), related=rows.related),
     )
 
 

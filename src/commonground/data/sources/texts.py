@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from commonground.data.sources.base import Source
+from commonground.data.source import Source
 from commonground.data.text.samples import TextData
 from commonground.data.text.tokenizers import load_tokenizer
 from commonground.data.text.tokens import pad_tokens, tokenize, told_of_full
@@ -36,7 +37,8 @@ def tokenised(data: TextData, tokenizer: Any, max_length: int = 128, vocab_size:
     )
     longest = max(train.shape[1], test.shape[1]) - 1
     full = told_of_full(max_length, train, test)
-    notes = [*data.about.get("notes", ()), *([f"{full} (--set model.max_length says how many are)"] if full else [])]
+    about = data.origin.about
+    notes = [*about.get("notes", ()), *([f"{full} (--set model.max_length says how many are)"] if full else [])]
     return Source(
         name=data.name,
         x_train=pad_tokens(train, longest),
@@ -48,7 +50,5 @@ def tokenised(data: TextData, tokenizer: Any, max_length: int = 128, vocab_size:
         train_columns=data.train.columns,
         test_columns=data.test.columns,
         task=data.task,
-        test_names=data.test_names,
-        related=data.related,
-        about={**data.about, "max_length": max_length, **({"notes": notes} if notes else {})},
+        origin=replace(data.origin, read={**about, "max_length": max_length, **({"notes": notes} if notes else {})}),
     )

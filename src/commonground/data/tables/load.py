@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.data.arrays import Array
-from commonground.data.sources.base import Source
+from commonground.data.source import Origin, Source
 from commonground.data.tables import scale
 from commonground.data.tables.divide import DividedRows, complete_rows, divided, names_of_nothing, split_column
 from commonground.data.tables.encode import encode
@@ -158,10 +158,12 @@ def load_table(
         preprocess=about.preprocess,
         train_columns=_columns(options, rows, rows.train),
         test_columns=_columns(options, rows, rows.test),
-        test_names=raw.places(rows.test),
-        schema=about,
-        related=rows.related,
-        relearn=None if schema else partial(_relearnt, path, label, seed, task, options, owner),
+        origin=Origin(
+            schema=about,
+            test_names=raw.places(rows.test),
+            related=rows.related,
+            relearn=None if schema else partial(_relearnt, path, label, seed, task, options, owner),
+        ),
     )
 
 

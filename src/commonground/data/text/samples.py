@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from commonground.data.arrays import Array, Indices, Related
+from commonground.data.arrays import Array, Indices
+from commonground.data.source import UNKNOWN, Origin
 from commonground.errors import DataError
 from commonground.tasks import CLASSIFICATION, Task
 
@@ -72,9 +72,7 @@ class TextData:
         train, test: the texts.
         class_names: one per class.
         task: whether the label or the second text is what is learnt.
-        about: of a table of texts, how it was read and split (:meth:`TableSchema.summary`).
-        test_names: of such a table, the numbers of the test rows from 0.
-        related: of such a table, what its training rows have to do with each other.
+        origin: what they were read from, and how.
 
     Raises:
         DataError: a part is empty, a label is out of range, or one part has pairs and the other has not.
@@ -85,9 +83,7 @@ class TextData:
     test: TextSamples
     class_names: tuple[str, ...]
     task: Task = CLASSIFICATION
-    about: Mapping[str, Any] = field(default_factory=dict)
-    test_names: Array | None = field(default=None, repr=False)
-    related: Related | None = field(default=None, repr=False)
+    origin: Origin = UNKNOWN
 
     def __post_init__(self) -> None:
         for part, samples in (("training", self.train), ("test", self.test)):

@@ -300,7 +300,7 @@ def training_accuracy(run: Run, data: FederatedDataset) -> float:
         data,
         x_test=data.x_train,
         y_test=data.y_train,
-        test_names=None,
+        origin=replace(data.origin, test_names=None),
         test_index=data.train_index,
         test_offsets=data.train_offsets,
     )

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from commonground.algorithms.federated_lora import Head
 from commonground.data import IID, FederatedDataset, data_directory, deal
-from commonground.data.sources.base import Source
+from commonground.data.source import Source
 from commonground.data.sources.glue import TASKS, glue_reader
 from commonground.data.sources.texts import tokenised
 from commonground.data.text.samples import TextData, TextSamples

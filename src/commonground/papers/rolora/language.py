@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from commonground.data import IID, FederatedDataset, deal, load_tokenizer
-from commonground.data.sources.base import Source
+from commonground.data.source import Source
 from commonground.data.sources.instructions import instruction_data
 from commonground.data.sources.texts import tokenised
 from commonground.engine import Run
