@@ -21,11 +21,11 @@ from commonground.algorithms.fedavg import FedAvg
 from commonground.config import RunConfig
 from commonground.engine.backends.batched import BatchedEngine
 from commonground.engine.backends.serial import run_client
-from commonground.engine.clients.batches import TrainLength, batch_schedule
+from commonground.engine.clients.batches import Length, TrainLength, batch_schedule
 from commonground.engine.clients.optimizers import SequentialOptimizer, StackedOptimizer
 from commonground.engine.clients.sequential import SequentialClient
 from commonground.engine.prepare import prepare_setup
-from commonground.engine.private.examples import Counting, Length, passes_of
+from commonground.engine.private.examples import Counting, passes_of
 from commonground.engine.setup import Setup
 from commonground.errors import CommonGroundError, ConfigError
 from commonground.privacy import KeyedNoise, clipped_sums, noisy_means

@@ -325,6 +325,12 @@ class FederatedDataset:
         return self.origin.about
 
     @property
+    def few_rows(self) -> Mapping[str, Any]:
+        """Of samples by a client column, what became of clients with few rows: ``how``, and whom that concerned."""
+        few: Mapping[str, Any] = self.about.get("few_rows", {}) if self.schema is None else self.schema.few_rows
+        return few
+
+    @property
     def tokens(self) -> bool:
         """Whether the samples are tokenised texts."""
         return self.format.kind == "tokens"

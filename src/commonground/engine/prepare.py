@@ -30,7 +30,7 @@ from commonground.engine.network import base_model, build_network
 from commonground.engine.option_checks import check_in_vain, check_options, check_updates
 from commonground.engine.own_metrics import check_metrics, metrics_of
 from commonground.engine.private.examples import with_noise_found
-from commonground.engine.private.settings import check_privacy, resolve_privacy
+from commonground.engine.private.settings import check_privacy, check_private_data, resolve_privacy
 from commonground.engine.setup import Setup
 from commonground.engine.warm_start import InitialWeights, start_for
 from commonground.errors import ConfigError, ModelError
@@ -207,8 +207,8 @@ def prepare_setup(
     start = start_for(config, model)
     config = start.fill(config)
     data = data_of(config, start, data, data_dir)
-    kept = data.about.get("few_rows", {}) if data.schema is None else data.schema.few_rows
-    shared = kept.get("how") == "shared"
+    check_private_data(config, algorithm, data)
+    shared = data.few_rows.get("how") == "shared"
     if shared and not algorithm.has_global_model:
         raise ConfigError(
             f"--few-rows shared serves clients with few rows by the global model, and {algorithm.title} has none; take "
@@ -223,6 +223,7 @@ def prepare_setup(
     check_metrics(metrics, data.task)
     Rank.of(config.rank_by, data.task, metrics)  # refuses what there is not
     check_updates(config, data.clients)
+    federation = config.federation(data.clients)
     config = resolve(config, data, algorithm)
     _check_length(config, data)
     if model is None and data.tokens != is_pretrained(config.model):
@@ -241,7 +242,7 @@ def prepare_setup(
             f"only {vocabulary} tokens"
         )
     setup = Setup.build(config, data, network, groups, algorithm, first, _own_loss(config, loss), metrics)
-    return with_noise_found(replace(setup, init_from=begun))
+    return with_noise_found(replace(setup, init_from=begun), federation)
 
 
 def data_of(

@@ -195,11 +195,14 @@ def _sentence(setup: Setup, measured: RoundMagnitudes, round: int, what: str) ->
 
 
 def _cause(setup: Setup, measured: RoundMagnitudes) -> str:
-    """Whose update is extreme, or that none is."""
-    largest, config = _largest(setup, measured), setup.config
+    """Whose update is extreme, or that none is; nothing of single ones that the server's noise is to hide."""
+    config = setup.config
+    smaller = f"; try a smaller --server-lr (it is {config.server_lr})" if config.server_optimizer != "none" else ""
+    if setup.hides_updates:
+        return f"whose is not told under --dp {config.dp}{smaller}"
+    largest = _largest(setup, measured)
     if _size(measured, "update") > EXTREME * max(1.0, _size(measured, "before")):
         return f"the largest update is {largest}"
-    smaller = f"; try a smaller --server-lr (it is {config.server_lr})" if config.server_optimizer != "none" else ""
     return f"no update is of an extreme size, the largest being {largest}{smaller}"
 
 

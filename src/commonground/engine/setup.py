@@ -23,7 +23,7 @@ from commonground.data.inputs import Inputs, to_device
 from commonground.data.model_inputs import ModelInputs
 from commonground.devices import resolve_device
 from commonground.engine.client_tensors import check_sent, client_model, client_start, in_order, places_of
-from commonground.engine.clients.batches import check_lengths
+from commonground.engine.clients.batches import Length, check_lengths
 from commonground.engine.clients.optimizers import BETAS, EPSILON, Rates
 from commonground.engine.given_by_hooks import tensors_given
 from commonground.engine.option_checks import check_described, check_options
@@ -63,6 +63,8 @@ class Setup:
         stacking_trial: once the engine ``batched`` was thought of: why it cannot have the model, or an empty text.
         init_from: of a run that begins with another's weights, whose, and what of them.
         secret: the noise of ``--dp-secret-noise``; by default one that lasts as long as this object.
+        counted: of ``--dp example``, how each round trains, as ε counts it
+            (:mod:`commonground.engine.private.examples`).
     """
 
     config: RunConfig
@@ -78,6 +80,7 @@ class Setup:
     behaviour: Behaviour = field(default=Behaviour(), repr=False)
     secret: SecretNoise | None = field(default=None, repr=False)
     init_from: Mapping[str, str] | None = None
+    counted: tuple[tuple[Length, ...], ...] = field(default=(), repr=False)
     stacking_trial: list[str] = field(default_factory=list, repr=False)
     _splits: dict[frozenset[str], ModelCut | None] = field(default_factory=dict, repr=False)
 
@@ -377,10 +380,12 @@ class Setup:
         """Whether the model has none of the parts that the method shares."""
         return bool(self.algorithm.shared) and not self.shared_names
 
-    @property
+    @cached_property
     def sends(self) -> bool:
-        """Whether anything leaves a client."""
-        return bool(self.algorithm.sends(1)) and not self.lacks_shared
+        """Whether anything leaves a client in some round: parts of the model, or tensors beside it."""
+        if self.algorithm.server_state(self.common) or self.algorithm.upload_state(self.common, self.groups):
+            return True
+        return not self.lacks_shared and any(map(self.algorithm.sends, range(1, self.config.rounds + 1)))
 
     @property
     def clients_add_noise(self) -> bool:

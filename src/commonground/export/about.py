@@ -28,6 +28,7 @@ CONFIG = "config.json"
 
 # What the network is built by; the rest of a run's settings (paths of data among them) stays at home.
 _SETTINGS = ("algorithm", "options", "model", "model_options", "body", "head", "batch_norm", "dtype", "seed")
+_SECRET = {"seed"}  # of a private run: noise or who took part may follow from it
 # What is known of samples and targets; names and counts of clients stay at home.
 _DATA = ("sample_shape", "inputs", "fields", "whole", "task", "task_settings", "classes", "class_names", "preprocess")
 
@@ -42,6 +43,7 @@ def about(run: Run, client: int | None, format: str, schema: TableSchema | None)
         schema: of a table, as it travels.
     """
     settings, split = plain_settings(run.config), dict(run.trained.split)
+    told = [name for name in _SETTINGS if run.config.dp is None or name not in _SECRET]
     if schema is not None:
         split["preprocess"] = asdict(schema.preprocess)
     if client is not None and client >= run.trained.clients:  # added later
@@ -50,7 +52,7 @@ def about(run: Run, client: int | None, format: str, schema: TableSchema | None)
         "made_by": f"commonground {version('commonground')}",
         "format": format,
         "whose": "global" if client is None else in_order(run.trained, client),
-        "settings": {name: settings[name] for name in _SETTINGS},
+        "settings": {name: settings[name] for name in told},
         "data": {name: split[name] for name in _DATA if name in split} | {"given": run.trained.given},
     }
 

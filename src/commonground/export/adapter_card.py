@@ -59,7 +59,7 @@ def model_card(run: Run, model: AdaptedModel, client: int | None, factors: Facto
         ("rounds", summary.get("rounds", f"some of {config.rounds}: the run is not finished")),
         ("clients", f"{trained.clients}, of which {config.participation:.0%} in each round"),
         ("learning rate", f"{config.lr:g}"),
-        ("seed", config.seed),
+        *([("seed", config.seed)] if config.dp is None else []),
         ("bytes sent by clients", _bytes(summary, "bytes_up")),
         ("bytes sent by the server", _bytes(summary, "bytes_down")),
         ("number type of the base", str(model.base_dtype).removeprefix("torch.")),

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from commonground.errors import ConfigError, ModelError
 from commonground.extras import pip_install
 from commonground.models import tensors_of
+from commonground.models.groups import constants_of
 
 __all__ = ["FORMATS", "NOISE", "Traced", "write_onnx", "write_program", "write_tensors"]
 
@@ -53,10 +54,18 @@ class Traced:
         return tuple(dict(free) for _ in self.example)
 
 
+def fixed_tensors(network: nn.Module) -> dict[str, Tensor]:
+    """The tensors of a network that no training changes, by name."""
+    fixed = constants_of(network)
+    return {name: value for name, value in network.state_dict().items() if name in fixed}
+
+
 def write_tensors(network: nn.Module, noise: Tensor | None, folder: Path) -> Path:
-    """``model.safetensors``: every parameter and buffer of the network by name, and the feature noise, if any."""
+    """``model.safetensors``: every parameter and buffer of the network by name, those that no training changes (the base
+    under LoRA) among them, and the feature noise, if any.
+    """
     path = folder / "model.safetensors"
-    tensors = tensors_of(network) | ({} if noise is None else {NOISE: noise})
+    tensors = tensors_of(network) | fixed_tensors(network) | ({} if noise is None else {NOISE: noise})
     save_file({name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}, path)
     return path
 

@@ -24,7 +24,7 @@ from commonground.engine.portable import PortableModel
 from commonground.engine.run import Run
 from commonground.errors import ConfigError, DataError, ModelError, RunError
 from commonground.export.about import SCHEMA, read_about
-from commonground.export.formats import NOISE
+from commonground.export.formats import NOISE, fixed_tensors
 from commonground.models import tensors_of
 from commonground.user_code import is_code
 
@@ -148,7 +148,9 @@ def _fill(network: nn.Module, folder: Path) -> Tensor | None:
     except (OSError, SafetensorError) as error:
         raise RunError(f"the weights in '{folder}' cannot be read: {str(error).splitlines()[0]}") from None
     noise = saved.pop(NOISE, None)
-    live = tensors_of(network)
+    live, fixed = tensors_of(network), fixed_tensors(network)
+    if {*saved} & {*fixed}:  # earlier versions wrote none, but the seed from which they were drawn
+        live |= fixed
     for name in sorted({*saved} ^ {*live}):
         where = "the network has no" if name in saved else "the folder lacks the"
         raise ModelError(f"'{folder}' is of another network: {where} tensor '{name}'")

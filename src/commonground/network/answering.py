@@ -33,6 +33,7 @@ from commonground.data import FederatedDataset
 from commonground.data.described import LONGEST_TEXT, as_agreed, describe_client
 from commonground.data.own_table import OwnTable
 from commonground.data.tables.told import Agreed, StatisticsRequest, read_told
+from commonground.data.text.tokens import pad_tokens
 from commonground.data.validation import hold_out
 from commonground.engine.backends.message_client import MessageClient
 from commonground.engine.backends.message_kinds import Acknowledged, Failed
@@ -185,7 +186,12 @@ class Answering:
         return self._described(self._own(read_told(Agreed, text)))
 
     def _described(self, data: FederatedDataset) -> bytes:
-        """What is told of the data; of few rows' targets, and where privacy is demanded, neither mean nor deviation."""
+        """What is told of the data: of few rows' targets, and where privacy is demanded, neither mean nor deviation; of
+        texts, where it is, the length that was asked for in place of the longest's.
+        """
+        longest = data.about.get("max_length") if data.tokens and self.demand is not None else None
+        if longest is not None:
+            data = replace(data, x_train=pad_tokens(data.x_train, longest), x_test=pad_tokens(data.x_test, longest))
         if isinstance(data.task, Regression) and (self.demand is not None or int(data.train_sizes[0]) < self.least):
             data = replace(data, task=Regression())
         return describe_client(data, self.name).model_dump_json().encode()

@@ -204,6 +204,7 @@ def train_over(
         RefusedError: a client takes no part in a run with these settings, which therefore has not begun.
         CommonGroundError: a setting does not fit the clients' data, or the run cannot go on.
     """
+    limits.check(config)
     data = described_dataset(members.descriptions)
     if members.table is not None:
         data = replace(data, origin=Origin(schema=members.table.schema_of_all()))

@@ -8,10 +8,11 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from commonground.algorithms import Tensors
+from commonground.config import RunConfig
 from commonground.engine.backends.checks import who
 from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.setup import Setup
-from commonground.errors import UpdateError
+from commonground.errors import ConfigError, UpdateError
 
 __all__ = ["FIRST_WAIT", "LARGEST", "LONGEST_WAIT", "PART", "PATIENCE", "Limits"]
 
@@ -52,6 +53,18 @@ class Limits(BaseModel):
     pause: Seconds = 1.0
     max_bytes: Annotated[int, Field(ge=1 << 16)] = LARGEST
     max_norm: Annotated[float, Field(gt=0)] | None = None
+
+    def check(self, config: RunConfig) -> None:
+        """Refuse limits that do not go with a run's settings.
+
+        Raises:
+            ConfigError: says which and why.
+        """
+        if self.max_norm is not None and config.dp == "client" and config.dp_where != "client":
+            raise ConfigError(
+                "--max-update-norm refuses updates by their length, so that a client's data would decide whether it "
+                "counts, which --dp client hides; leave it out: --dp-clip bounds every update already"
+            )
 
     def check_update(self, setup: Setup, result: ClientResult, round: int, shared: Tensors) -> None:
         """Refuse an update that is longer than allowed.

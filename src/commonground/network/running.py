@@ -122,10 +122,12 @@ def run_and_show(
         quiet: print nothing but errors.
 
     Raises:
-        ConfigError: no server has been started in the deployment's folder, or its certificate has expired.
+        ConfigError: no server has been started in the deployment's folder, its certificate has expired, or the limits
+            do not go with the settings.
         RunError: it failed.
         Interrupted: somebody has stopped it.
     """
+    limits.check(RunConfig.make(settings))
     job = Job(settings=dict(settings), clients=expect, wait=wait, limits=limits, out=str(out.resolve()), resume=resume)
     deployment.check()
     check_folder(out)

@@ -48,7 +48,7 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):
         if len(self.classes_) == 1:
             raise InputError(f"all rows are of one class, '{self.classes_[0]}'; a classifier needs two")
         names = [str(label) for label in self.classes_]
-        return self._train(X, code, clients, len(names), CLASSIFICATION, class_names=names)
+        return self._train(X, code, clients, len(names), CLASSIFICATION, class_names=names, counted_classes=True)
 
     def predict(self, X: Any, groups: Any = None) -> Labels:
         """Each row's most probable label [rows], by its client's own model; arguments as of :meth:`fit`."""

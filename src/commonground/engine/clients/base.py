@@ -17,6 +17,7 @@ from commonground.algorithms.base import Loss, Penalty
 from commonground.data.inputs import Inputs, to_device
 from commonground.engine.clients.batches import (
     CohortSchedule,
+    Length,
     TrainLength,
     batch_schedule,
     rates_of_steps,
@@ -131,6 +132,7 @@ class LocalTraining(Hiding):
         self.lr = self.setup.lr_at(round)
         self._phases = [0] * len(self.keys)
         self._hidden = self.setup.examples  # unless `at_home` says that nothing of what follows is sent
+        self._spent = []
         self._indices = [self.setup.data.train_indices(c) for c in clients]
         self.sizes = np.array([len(i) for i in self._indices])
         self.setup.keep_hidden("train", clients)
@@ -245,7 +247,10 @@ class LocalTraining(Hiding):
         self._look_at(loss, penalty)
         self._check_names("a correction", correction or ())
         names = self.setup.groups.trainable(group)
-        schedule = self._schedule(train_length(self.setup.config, epochs, steps, samples, batch_size), start)
+        length = train_length(self.setup.config, epochs, steps, samples, batch_size)
+        if self._hidden is not None:
+            self._spend(Length(length, start is not None))
+        schedule = self._schedule(length, start)
         self._count_steps(schedule)
         if not names or not schedule.steps:
             return

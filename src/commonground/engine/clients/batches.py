@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypedDict
@@ -22,10 +22,12 @@ from commonground.ranges import MOST_SCHEDULED
 __all__ = [
     "BatchSchedule",
     "CohortSchedule",
+    "Length",
     "TrainLength",
     "batch_schedule",
     "check_lengths",
     "knowing_rows",
+    "passes",
     "rates_of_steps",
     "real_rows",
     "train_length",
@@ -152,6 +154,30 @@ class TrainLength(TypedDict):
     steps: int | None
     samples: int | None
     batch_size: int
+
+
+@dataclass(frozen=True)
+class Length:
+    """How much a call of ``fit`` trains, and whether it goes on in the client's one unending order."""
+
+    length: TrainLength
+    goes_on: bool
+
+    def passes(self, size: int) -> int:
+        """In how many of its steps a client of ``size`` examples may use one of them."""
+        batch = min(self.length["batch_size"], size)
+        per_epoch = math.ceil(size / batch)
+        if self.length["epochs"] is not None:
+            return int(self.length["epochs"])
+        if self.length["steps"] is None:
+            return math.ceil((self.length["samples"] or 0) / size)
+        # One that goes on may begin with an epoch's last step.
+        return math.ceil((self.length["steps"] + (per_epoch - 1 if self.goes_on else 0)) / per_epoch)
+
+
+def passes(lengths: Iterable[Length], size: int) -> int:
+    """As :meth:`Length.passes`, of several calls."""
+    return sum(length.passes(size) for length in lengths)
 
 
 def train_length(

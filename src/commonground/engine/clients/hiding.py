@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from commonground.algorithms import Client, Tensors
+from commonground.engine.clients.batches import Length, passes
 from commonground.engine.setup import Setup
 from commonground.errors import ConfigError
 from commonground.privacy import ExamplePrivacy, NoiseSource, noise_for_numbers
@@ -27,6 +30,9 @@ class Hiding(Client):
     keys: list[int]
     noise: NoiseSource | None = None
     _hidden: ExamplePrivacy | None = None
+    _spent: list[Length]  # of the round so far
+    round: int
+    sizes: npt.NDArray[np.int64]
     _phases: list[int]
     _counts: Tensor
 
@@ -47,6 +53,22 @@ class Hiding(Client):
                 f"--dp example hides examples in the steps of training alone, and {self.setup.algorithm.title} takes "
                 f"{verb} of them as well; take another method, such as fedavg or fedrep, or --dp client"
             )
+
+    def _spend(self, length: Length) -> None:
+        """Note that examples are about to be used, and refuse what ε does not count.
+
+        Raises:
+            ConfigError: the round trains more than was counted before the run.
+        """
+        self._spent.append(length)
+        counted = self.setup.counted[self.round - 1]
+        for size in map(int, np.unique(self.sizes)):
+            if (asked := passes(self._spent, size)) > (told := passes(counted, size)):
+                raise ConfigError(
+                    f"{self.setup.algorithm.title} goes over a client's examples up to {asked:,} times in round "
+                    f"{self.round}, and the ε of --dp example counts {told:,}; how long fit trains may follow from the "
+                    "round, and not from what a client keeps or receives"
+                )
 
     @property
     def class_counts(self) -> Tensor:

@@ -7,8 +7,10 @@ import torch
 from commonground.algorithms import Tensors
 from commonground.engine.divergence import largest_weight
 from commonground.engine.setup import Setup
+from commonground.errors import ModelError
 from commonground.privacy import CLIP, WITHIN, NoiseSource, clipped, noise_for_numbers
 from commonground.privacy.mechanism import wide, with_noise
+from commonground.quoting import quoted
 
 __all__ = ["kept_state", "protected"]
 
@@ -33,8 +35,16 @@ def protected(
         received, personal: what the server sent to it, and what it has kept itself so far.
         sent: what the method sends.
         noise: where local noise comes from; by default from where the run's settings say.
+
+    Raises:
+        ModelError: the method sends what it does not declare.
     """
     privacy = setup.privacy
+    if sent and setup.config.dp is not None and not setup.sends:
+        raise ModelError(
+            f"client_update of {setup.algorithm.title} sends {quoted(next(iter(sent)))}, and its hooks (sends, "
+            "server_state, upload_state) say that nothing is sent, so that --dp would not hide it"
+        )
     if privacy is None or not sent:
         return sent
     received = setup.moved(received)

@@ -1,15 +1,16 @@
 """What ``--dp example`` gives away: how often a run uses each example, found before it trains, and the noise for an ε.
 
-A method's round is gone through with a client that counts and does not train (:class:`Counting`). That is enough: what
-a method may do under ``--dp example`` is call ``fit``, whose lengths do not depend on samples, and compute with
-tensors. It also says at once, and not in the first round, that a method asks for more than that.
+A method's round is gone through with a client that counts and does not train (:class:`Counting`), as it is before its
+first round. What a method may do under ``--dp example`` is call ``fit``, and compute with tensors; its lengths may
+depend on the round, and on nothing else, for a ``fit`` that was not counted is refused when it comes
+(:class:`~commonground.engine.clients.hiding.Hiding`). It also says at once, and not in the first round, that a method
+asks for more than that.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from commonground.algorithms import Server
 from commonground.engine.clients.base import Phase, Pool
-from commonground.engine.clients.batches import CohortSchedule, TrainLength
+from commonground.engine.clients.batches import Length, passes
 from commonground.engine.clients.sent import sent_by
 from commonground.engine.clients.sequential import SequentialClient
 from commonground.engine.sampling import sample_clients
@@ -30,25 +31,6 @@ from commonground.privacy import Budget, ExamplePrivacy, noise_for
 from commonground.user_code import failing_as
 
 __all__ = ["check_model", "epsilons", "passes_of", "with_noise_found"]
-
-
-@dataclass(frozen=True)
-class Length:
-    """How much a call of ``fit`` trains, and whether it goes on in the client's one unending order."""
-
-    length: TrainLength
-    goes_on: bool
-
-    def passes(self, size: int) -> int:
-        """In how many of its steps a client of ``size`` examples may use one of them."""
-        batch = min(self.length["batch_size"], size)
-        per_epoch = math.ceil(size / batch)
-        if self.length["epochs"] is not None:
-            return int(self.length["epochs"])
-        if self.length["steps"] is None:
-            return math.ceil((self.length["samples"] or 0) / size)
-        # One that goes on may begin with an epoch's last step.
-        return math.ceil((self.length["steps"] + (per_epoch - 1 if self.goes_on else 0)) / per_epoch)
 
 
 class Counting(SequentialClient):
@@ -70,11 +52,8 @@ class Counting(SequentialClient):
     def _class_counts(self) -> Tensor:
         return torch.zeros(1, self.setup.data.classes, dtype=self.dtype, device=self.device)
 
-    def _schedule(
-        self, length: TrainLength, start: Tensor | int | None = None, epochs: Tensor | None = None, share: float = 1.0
-    ) -> CohortSchedule:
-        self.lengths.append(Length(length, start is not None))
-        return super()._schedule(length, start, epochs, share)
+    def _spend(self, length: Length) -> None:
+        self.lengths.append(length)
 
     def _pool(self, split: ModelCut | None, names: Sequence[str]) -> Pool:
         return Pool(self.model, {}, {}, self._zero, self._zero)
@@ -118,8 +97,12 @@ def check_model(setup: Setup) -> None:
         )
 
 
-def with_noise_found(setup: Setup) -> Setup:
+def with_noise_found(setup: Setup, federation: int) -> Setup:
     """The setup with the noise of ``--dp example``: as it is given, or as the wanted ε needs it; else unchanged.
+
+    Args:
+        setup: of the run.
+        federation: how many clients the run has, of which the setup may know one alone.
 
     Raises:
         ConfigError: model or method do not let an example be hidden, or noise and ε do not fit each other.
@@ -132,17 +115,18 @@ def with_noise_found(setup: Setup) -> Setup:
     assert delta is not None, "privacy is resolved before a setup is built"
     if noise is None:
         setup = _with_noise(setup, 1.0)  # any: what counts does not train
-    passes = int(passes_of(setup, config.rounds).max())
+    setup = replace(setup, counted=_counted(setup))
+    most = int(passes_of(setup, config.rounds).max())
     if config.dp_epsilon is None:
         assert noise is not None
-        _epsilon(noise, passes, delta)  # so that a missing accountant is told now, and not at the end
+        _epsilon(noise, most, delta)  # so that a missing accountant is told now, and not at the end
         return setup
-    if noise is not None and setup.data.clients == 1:
+    if noise is not None and setup.data.clients < federation:
         return setup  # a client of a federation that it does not see whole takes the noise it is told
-    needed = noise_for(config.dp_epsilon, delta, Budget(1.0, max(1, passes), 1, 1))
+    needed = noise_for(config.dp_epsilon, delta, Budget(1.0, max(1, most), 1, 1))
     if noise is not None and abs(noise - needed) > 1e-3 * needed:
         raise ConfigError(
-            f"--dp-noise {noise:g} is not the noise of --dp-epsilon {config.dp_epsilon:g} in {passes:,} passes over "
+            f"--dp-noise {noise:g} is not the noise of --dp-epsilon {config.dp_epsilon:g} in {most:,} passes over "
             f"the data, which is {needed:g}; give one of the two"
         )
     return _with_noise(setup, needed if noise is None else noise)
@@ -153,27 +137,33 @@ def _with_noise(setup: Setup, noise: float) -> Setup:
 
 
 def passes_of(setup: Setup, rounds: int) -> npt.NDArray[np.int64]:
-    """[clients] in how many steps of the first ``rounds`` rounds one of a client's examples is used at most.
+    """[clients] in how many steps of the first ``rounds`` rounds one of a client's examples is used at most."""
+    sizes = np.asarray(setup.data.train_sizes)
+    kinds, kind = np.unique(sizes, return_inverse=True)
+    total = np.zeros(len(sizes), np.int64)
+    for round, lengths in enumerate(setup.counted[:rounds], start=1):
+        of_kind = np.array([passes(lengths, int(size)) for size in kinds], np.int64)
+        here = sample_clients(setup.config, len(sizes), round)
+        total[here] += of_kind[kind][here]
+    return total
+
+
+def _counted(setup: Setup) -> tuple[tuple[Length, ...], ...]:
+    """The calls of ``fit`` in each of a run's rounds.
 
     Raises:
         ConfigError: the method asks for more of the examples than noisy steps.
     """
-    sizes = np.asarray(setup.data.train_sizes)
-    kinds, kind = np.unique(sizes, return_inverse=True)
-    total, counting = np.zeros(len(sizes), np.int64), Counting(setup)
+    counting = Counting(setup)
     server = Server(dict(setup.initial_shared), clients=max(2, setup.data.clients), seed=setup.config.seed)
-    for round in range(1, rounds + 1):
-        lengths = _lengths(counting, server, round)
-        of_kind = np.array([sum(length.passes(int(size)) for length in lengths) for size in kinds], np.int64)
-        here = sample_clients(setup.config, len(sizes), round)
-        total[here] += of_kind[kind][here]
+    found = tuple(_lengths(counting, server, round) for round in range(1, setup.config.rounds + 1))
     with torch.no_grad():
         for name, value in tensors_of(setup.model).items():
             value.copy_(setup.initial[name])
-    return total
+    return found
 
 
-def _lengths(counting: Counting, server: Server, round: int) -> list[Length]:
+def _lengths(counting: Counting, server: Server, round: int) -> tuple[Length, ...]:
     setup = counting.setup
     server.round = round
     shared = setup.initial_shared | setup.algorithm.message_to(server, 0)
@@ -181,7 +171,7 @@ def _lengths(counting: Counting, server: Server, round: int) -> list[Length]:
     with failing_as(f"counting the steps of round {round} failed"), setup.keyed("counting", round):
         counting.begin(round, 0, 0, shared, setup.initial_personal)
         sent_by(setup.algorithm, counting, round)
-    return counting.lengths
+    return tuple(counting.lengths)
 
 
 def epsilons(passes: npt.NDArray[np.int64], noise: float, delta: float) -> list[float]:

@@ -6,12 +6,21 @@ from typing import Any
 
 from commonground.algorithms import Algorithm
 from commonground.config import RunConfig
+from commonground.data import FederatedDataset
 from commonground.engine.sampling import most_rounds
 from commonground.errors import ConfigError
 from commonground.models import Groups
 from commonground.privacy import Budget, ClientPrivacy, ExamplePrivacy, noise_for, usual_delta
 
-__all__ = ["budget_of", "check_privacy", "check_statistics", "examples_of", "privacy_of", "resolve_privacy"]
+__all__ = [
+    "budget_of",
+    "check_privacy",
+    "check_private_data",
+    "check_statistics",
+    "examples_of",
+    "privacy_of",
+    "resolve_privacy",
+]
 
 _SETTINGS = ("dp_clip", "dp_noise", "dp_epsilon", "dp_delta", "dp_where", "dp_adaptive_clip", "dp_secret_noise")
 _FIRST_CLIP = 0.1  # of adaptive clipping (Andrew et al. 2021)
@@ -68,6 +77,19 @@ def check_privacy(config: RunConfig, algorithm: Algorithm) -> None:
     _check_noise(config)
 
 
+def check_private_data(config: RunConfig, algorithm: Algorithm, data: FederatedDataset) -> None:
+    """As :func:`check_privacy`, of what data have that were given as an object and no setting says.
+
+    Raises:
+        ConfigError: says what and why.
+    """
+    if config.dp is not None:
+        noise = 0.0 if data.noise is None else data.noise.strength
+        check_privacy(
+            config.model_copy(update={"feature_noise": noise, "few_rows": data.few_rows.get("how")}), algorithm
+        )
+
+
 def _check_noise(config: RunConfig) -> None:
     if config.dp_noise is None and config.dp_epsilon is None:
         raise ConfigError(
@@ -94,7 +116,8 @@ def check_statistics(config: RunConfig, algorithm: Algorithm, groups: Groups) ->
     """
     if config.dp != "client":
         return
-    travelling = set(groups.names(algorithm.sends(1))) & set(groups.statistics)
+    sent = {group for round in range(1, config.rounds + 1) for group in algorithm.sends(round)}
+    travelling = set(groups.names(sorted(sent))) & set(groups.statistics)
     if travelling:
         raise ConfigError(
             f"--dp client would add noise to the running statistics of a normalising layer ('{min(travelling)}'), and "

@@ -27,6 +27,10 @@ BROUGHT = (
     "noise is in it"
 )
 
+DIGESTS = "the SHA-256 of all data (data_fingerprint) and, in split.json, each client's number of rows of each class"
+BEGUN = "the weights it begins with (--init-from), which another run has learnt"
+TEST_ROWS = "which rows are test rows, where they are drawn evenly from the classes"
+
 
 def privacy_summary(
     setup: Setup,
@@ -112,8 +116,15 @@ def own_privacy(setup: Setup, rounds: int) -> dict[str, Any]:
 
 def not_covered(setup: Setup) -> str:
     """What tells of the clients' data beside what is hidden."""
-    pooled, said = _pooled(setup), NOT_COVERED
-    if setup.data.described and setup.data.schema is None and setup.data.preprocess != AS_STORED:
+    pooled, said, schema = _pooled(setup), NOT_COVERED, setup.data.schema
+    if not setup.data.described:
+        said += f"; {DIGESTS}"
+    if setup.init_from is not None:
+        said += f"; {BEGUN}"
+    by_class = schema is not None and schema.client_column is None and not schema.beside and setup.data.task.softmax
+    if setup.config.dp == "example" and by_class:
+        said += f"; {TEST_ROWS}"
+    if setup.data.described and schema is None and setup.data.preprocess != AS_STORED:
         said += f"; {BROUGHT}"
     if not pooled:
         return said
@@ -130,6 +141,8 @@ def _pooled(setup: Setup) -> list[str]:
         found.append("means and deviations of the table's numbers (--scaling pooled)")
     if schema is not None and schema.of_kind("category"):
         found.append("categories of the table")
+    if schema is not None and schema.features:
+        found.append("which columns are inputs, as what they are read, and whether any of their cells is empty")
     # By bounds a missing number is in their middle; else even a column without empty cells has a median.
     features = () if schema is None or schema.scaling.startswith("bounds:") else schema.features
     if any(c.kind != "category" for c in features):
