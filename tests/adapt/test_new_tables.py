@@ -62,6 +62,16 @@ def test_a_table_that_was_read_otherwise_is_refused(columns: list[str], tmp_path
         run.importance(data)
 
 
+def test_shots_teach_no_scales(tmp_path: Path) -> None:
+    """However few of a newcomer's rows are taken, they are read as the run's: also those of a table that was read by
+    itself, whose encoders and scales would else be learnt anew from a row or two.
+    """
+    run, new = trained(tmp_path, "classification"), rows("nm", 60, 14, 1, "classification")
+    tables = [cg.load_data(new, **KEYS, schema=schema) for schema in (None, run.trained.schema)]
+    alone, known = ([one.to_dict() for one in cg.adapt(run, table, [1, 4], repeats=2)] for table in tables)
+    assert alone == known
+
+
 def test_a_table_that_was_read_alike_is_scaled_as_the_runs(tmp_path: Path) -> None:
     run, new = trained(tmp_path, "classification"), rows("n", 60, 14, 1, "classification")
     alone, known = (cg.load_data(new, **KEYS, schema=schema) for schema in (None, run.trained.schema))

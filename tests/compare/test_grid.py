@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import shutil
 from importlib import import_module
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commonground import FederatedDataset
+from commonground import FederatedDataset, load_data
 from commonground.cli import main
 from commonground.compare import Comparison, compare, validation_split
 from commonground.compare.grid import candidates, edge_notes, on_edge, parse_grid
@@ -453,3 +454,18 @@ def test_what_is_held_out_of_the_runs_too_is_told() -> None:
         for note in held.footnotes()
     )
     assert any(note.startswith("Fine-tuned (+FT) once, after the round that is kept") for note in held.footnotes())
+
+
+def test_rows_for_validation_are_held_out_once(tmp_path: Path) -> None:
+    """Whether data are named or read already, and however many training rows are taken of them."""
+    asked: dict[str, Any] = {**SMALL, "validation_fraction": 0.25, "early_stopping": 1, "train_samples": 20}
+    asked |= {"seeds": 1, "local_only": False, "grid": {"lr": [0.03, 0.3]}}
+    given = load_data("digits", 4, partition="dirichlet:0.5", seed=0)
+    named = compare(["fedavg"], "digits", partition="dirichlet:0.5", out=tmp_path / "named", **asked)
+    again = compare(["fedavg"], given, out=tmp_path / "given", **asked)
+    assert named.result["tuning"] == again.result["tuning"]
+    for name in ("named", "given"):
+        (final,), (tried, _) = (sorted((tmp_path / name / "fedavg").glob(path)) for path in ("seed-*", "tuning/*/*"))
+        held, inner = (json.loads((folder / "split.json").read_text())["train"] for folder in (final, tried))
+        assert [sum(rows) for rows in held] == [15] * 4  # of 20
+        assert [sum(rows) for rows in inner] == [12] * 4  # of the 16 that are left by the choice among candidates

@@ -396,6 +396,20 @@ def test_numbers_and_paths_are_answered_row_by_row(tmp_path: Path) -> None:
         cg.predict_rows(cg.train("fedavg", "digits", clients=4, rounds=1), rows)
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_clients_that_are_numbers_are_found_in_whatever_rows(kind: str, tmp_path: Path) -> None:
+    """Beside 1.5 a file writes 1 as 1.0; what else is asked, and how it is stored, changes nobody's name."""
+    x = np.random.default_rng(0).normal(size=90)
+    table = pd.DataFrame({"x": x, "who": np.repeat([1.0, 1.5, 2.0], 30), "label": np.where(x > 0, "a", "b")})
+    getattr(table, f"to_{kind}")(tmp_path / f"t.{kind}", index=False)
+    run = cg.train("fedrep", cg.load_data(tmp_path / f"t.{kind}", client_column="who"), rounds=2, lr=0.1)
+    whole = cg.predict_rows(run, table)
+    for rows in ([0, 1, 60], [0, 30], [60]):
+        some = table.iloc[rows]
+        for asked in (some, some.astype({"who": str}), some.astype({"who": int}) if 30 not in rows else some):
+            np.testing.assert_allclose(cg.predict_rows(run, asked)["a"], whole["a"].iloc[rows], atol=1e-6)
+
+
 def test_columns_that_would_be_called_the_same_have_their_kind_before_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -262,6 +262,7 @@ def test_early_stopping_and_callbacks() -> None:
         ({"algorithm": "fedrpe"}, r"did you mean 'fedrep'\?"),
         ({"options": {"head_epoch": 3}}, r"did you mean 'head_epochs'\?"),
         ({"settings": {"lr": 0.1}}, "'lr' in settings is a parameter of the estimator"),
+        ({"settings": {"data": "digits"}}, "'data' is no setting of an estimator"),
         ({"settings": {"batch_nrom": "local"}}, r"did you mean 'batch_norm'\?"),
         ({"unknown": "guess"}, "unknown is 'guess'; rows of unknown clients are 'shared' or 'refuse'"),
     ],
@@ -279,6 +280,8 @@ def test_rows_that_cannot_be_used() -> None:
         model.fit(X, y, groups[:5])
     with pytest.raises(ValueError, match="row 2 has no client"):
         model.fit(X, y, [*groups[:2], None, *groups[3:]])
+    with pytest.raises(ValueError, match="row 2 has no client"):
+        model.fit(X, y, [*map(str, groups[:2]), np.nan, *map(str, groups[3:])])
     with pytest.raises(ValueError, match="all rows are of one class, 'yes'"):
         model.fit(X, np.full(len(X), "yes"), groups)
 

@@ -431,8 +431,9 @@ class Comparing:
         changed = any(self.common.get(key) for key in ("feature_noise", "train_samples", "test_samples"))
         if given is not None and not changed:
             return given
-        # As a single run would load it, with all its defaults, and limited and noisy before it is split further.
-        return self._setup(next(iter(self.methods)), 0, seed, given).data
+        # As a single run would load it, with all its defaults, limited and noisy; each run holds out rows of its own.
+        whole: dict[str, Any] = {"validation_fraction": 0.0, "early_stopping": None}
+        return self._setup(next(iter(self.methods)), 0, seed, given, **whole).data
 
     def _setup(self, label: str, candidate: int, seed: int, data: FederatedDataset | None, **changed: Any) -> Setup:
         config = self.configs[label][candidate].model_copy(update={"seed": seed, **changed})

@@ -536,7 +536,8 @@ class Trained:
         # Bytes and fractions of them are each scaled their own way.
         stored_alike = data.preprocess.scale == self.format.preprocess.scale
         preprocess = self.format.preprocess if stored_alike else data.preprocess
-        return replace(data, preprocess=preprocess, task=self.task if same else data.task)
+        origin = replace(data.origin, relearn=None)  # whatever rows are taken, they are read as the run's
+        return replace(data, preprocess=preprocess, task=self.task if same else data.task, origin=origin)
 
     def outputs(self, x: Given, client: int | None, whose: int | None = None) -> Tensor:
         """What a client's own model (None: the global one) returns for raw samples [n, …], on the host; ``whose`` as of

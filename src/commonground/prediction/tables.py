@@ -236,7 +236,8 @@ def _parts(
         if whose.client is not None and column is not None and column in raw.columns:
             name = trained.names[whose.client]
             cells = words_of(raw.columns[column], keep=True)
-            others = sum(count for word, count in zip(cells.words, cells.counts, strict=True) if word != name)
+            each = zip(cells.words, cells.counts, strict=True)
+            others = sum(count for word, count in each if _as_number(word) != _as_number(name))
             if others:
                 asked = f"the model of {quoted(name)} is asked of them too"
                 note(f"{raw.path.name}: {counted(others, 'row')} of other clients; {asked}")
@@ -250,10 +251,14 @@ def _parts(
         yield trained.only_client(f"{raw.path} has no {wanted}"), np.arange(raw.rows)
         return
     numbers = {name: number for number, name in enumerate(trained.names)}
+    by_value = {_as_number(name): number for name, number in numbers.items()}
     few = schema.few_rows
     place = dict.fromkeys(few.get("clients", ()), numbers.get(FEW)) if few.get("how") in ("pool", "shared") else {}
     otherwise = f"ask one model for all rows by --client{' or --global' if trained.has_global_model else ''}"
     parts = list(owners_of(raw, schema.client_column, otherwise).parts())
+    for name, _ in parts:
+        if name not in numbers and name not in place and (same := by_value.get(_as_number(name))) is not None:
+            numbers[name] = same
     unknown = [name for name, _ in parts if name not in numbers and name not in place]
     if unknown:
         near = difflib.get_close_matches(unknown[0], numbers, n=1)
@@ -268,6 +273,11 @@ def _parts(
         )
     for name, rows in parts:
         yield numbers.get(name, place.get(name)), rows
+
+
+def _as_number(name: str) -> str:
+    """A client's name as of a column of numbers, of which files write whole ones as 1 or 1.0."""
+    return name.removesuffix(".0")
 
 
 def _outputs(trained: Trained, x: Any, parts: list[tuple[int | None, Rows]]) -> Tensor:

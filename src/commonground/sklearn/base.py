@@ -72,7 +72,8 @@ class FederatedEstimator(BaseEstimator):
         settings: any other setting of :class:`~commonground.config.RunConfig`, by name.
         client_column: the column of X that says whose a row is: a name, or for arrays a number. It is no feature.
         unknown: what to do with rows of unknown clients, or of nobody: answer them (``shared``) or ``refuse`` them.
-        on_round: called after each round with its figures; False ends the training.
+        on_round: called after each round with its figures; False ends the training, with the models of that round, also
+            where ``early_stopping`` would have gone back to a better one.
         random_state: seed of every draw; None takes another one in every fit.
         verbose: whether progress is shown on standard error.
 
@@ -235,7 +236,9 @@ class FederatedEstimator(BaseEstimator):
         if isinstance(self.algorithm, Algorithm) and self.options:
             raise ConfigError("options are for an algorithm given by name; an object has its own")
         for name in self.settings or {}:
-            if name in (*_SETTINGS, *_NESTED, "algorithm", "model", "seed"):
+            if name in ("data", "observer"):
+                raise ConfigError(f"'{name}' is no setting of an estimator, which is given rows, and verbose")
+            if name in (*_SETTINGS, *_NESTED, "algorithm", "model", "on_round", "seed"):
                 raise ConfigError(
                     f"'{name}' in settings is a parameter of the estimator (seed: random_state); give it there"
                 )

@@ -35,7 +35,8 @@ def client_names(groups: Any, rows: int) -> tuple[list[str], npt.NDArray[np.int6
     Raises:
         InputError: another number of labels than of rows, or a row without a client.
     """
-    labels = np.asarray(groups)
+    # Of a list of texts and nan numpy would make texts, and one more client.
+    labels = np.asarray(groups, dtype=object if isinstance(groups, list | tuple) else None)
     if labels.shape not in ((rows,), (rows, 1)):
         raise InputError(f"groups has the shape {labels.shape}, and there are {rows} rows; each needs one client")
     codes, distinct = pd.factorize(labels.reshape(rows))

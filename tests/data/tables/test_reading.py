@@ -233,6 +233,24 @@ def test_rows_of_a_zone_follow_one_another_by_the_moment(tmp_path: Path) -> None
     assert sorted(data.x_train[:, 0].tolist()) == [0, 0]
 
 
+def test_files_of_a_folder_keep_the_moments(tmp_path: Path) -> None:
+    """Clocks in Berlin are put back at 1:00 UTC: 2:36 comes after 2:48 has been."""
+    times = pd.date_range("2023-10-29 00:00", periods=10, freq="12min", tz="UTC").tz_convert("Europe/Berlin")
+    parts = [pd.DataFrame({"who": who, "when": times, "x": np.arange(10.0), "label": list("ab") * 5}) for who in "pq"]
+    pd.concat(parts).to_parquet(tmp_path / "one.parquet")
+    for folder in ("zoned", "mixed"):
+        (tmp_path / folder).mkdir()
+        for who, part in zip("pq", parts, strict=True):
+            clocks = part.assign(when=part.when.dt.tz_localize(None)) if (folder, who) == ("mixed", "q") else part
+            clocks.to_parquet(tmp_path / folder / f"{who}.parquet")
+    asked: dict[str, Any] = {"client_column": "who", "time_column": "when", "test_share": 0.3, "scaling": "none"}
+    one, zoned, mixed = (load_data(tmp_path / name, **asked) for name in ("one.parquet", "zoned", "mixed"))
+    for data in (one, zoned):
+        assert sorted(data.x_test[:, 0].tolist()) == [7, 7, 8, 8, 9, 9]
+    said = "when: times have a zone in some of the files, and count as the clocks show them"
+    assert [said in data.about["notes"] for data in (zoned, mixed)] == [False, True]
+
+
 def test_zones_that_are_none(tmp_path: Path) -> None:
     for word in ("2024-10-27T02:30:00+99:99", "2024-10-27T02:30:00+25"):
         assert np.isnan(date_numbers([word], "ISO8601")).all()

@@ -250,12 +250,9 @@ def _times(raw: RawTable, options: TableOptions) -> Column | None:
 
 def _moments(raw: RawTable, times: Column) -> npt.NDArray[np.float64]:
     """By which rows follow one another: of dates with a zone the moments, also where clocks are put back."""
-    import pyarrow as pa
-
     assert times.numbers is not None
     if times.name in raw.moments:
-        moments = raw.moments[times.name].cast(pa.timestamp("us", "UTC"), safe=False).cast(pa.int64())
-        return np.asarray(moments, dtype=np.float64)
+        return np.asarray(raw.moments[times.name], dtype=np.float64)
     if times.reading.kind != "date" or not is_text(raw.columns[times.name].type):
         return times.numbers
     cells = words_of(raw.columns[times.name])

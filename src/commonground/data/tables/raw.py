@@ -38,7 +38,8 @@ class RawTable:
         unit: ``line`` or ``row``.
         notes: how the file was read, where that is not as usual.
         seconds: columns of durations or times of day, which are numbers of seconds here.
-        moments: columns of times that have a zone as they are stored, of which ``columns`` has what the clocks show.
+        moments: of columns of times that are stored with a zone, of which ``columns`` has what the clocks show, the
+            microseconds since 1970.
         kept: which rows of the file, from 0, these are; None for all.
         unread: columns that are left out, since they hold none of numbers, words, dates and truths, with their types.
         files: of a folder of files their names and rows, in the rows' order.
@@ -203,11 +204,18 @@ def raw_of_arrow(path: Path, table: Any) -> RawTable:
     seconds = frozenset(name.strip() for name in kinds if name not in other and _is_duration(kinds[name]))
     unread = {name: str(kinds[name]) for name in other}
     zoned = [name for name in kinds if name not in other and getattr(kinds[name], "tz", None) is not None]
-    moments = {name.strip(): table.column(name) for name in zoned}
+    moments = {name.strip(): instants(table.column(name)) for name in zoned}
     numbers = partial(counted, len(table))
     return RawTable(
         path, columns, True, _row_number, numbers, notes=notes, seconds=seconds, moments=moments, unread=unread
     )
+
+
+def instants(times: Any) -> Any:
+    """Times with a zone as microseconds since 1970, a pyarrow column [N]."""
+    import pyarrow as pa
+
+    return times.cast(pa.timestamp("us", "UTC"), safe=False).cast(pa.int64())
 
 
 def _holds_other(kind: Any) -> bool:

@@ -330,10 +330,16 @@ def _joined(path: Path, tables: Sequence[RawTable]) -> RawTable:
     where = partial(_in_file, [(table.path.name, table.rows, table.where) for table in tables])
     files = tuple((table.path.name, table.rows) for table in tables)
     numbers, notes = partial(counted, len(whole)), (f"{len(tables)} files", *notes)
+    zoned = {name for table in tables for name in table.moments}
+    everywhere = sorted(name for name in zoned if all(name in table.moments for table in tables))
+    moments = {n: pa.chunked_array([c for table in tables for c in table.moments[n].chunks]) for n in everywhere}
+    for name in sorted(zoned - {*everywhere}):
+        notes = (*notes, f"{name}: times have a zone in some of the files, and count as the clocks show them")
     unread = {name: kind for table in tables for name, kind in table.unread.items()}
     return RawTable(
-        path, columns, first.typed, where, numbers, notes=notes, seconds=first.seconds, unread=unread, files=files
-    )
+        path, columns, first.typed, where, numbers, notes=notes, seconds=first.seconds, moments=moments, unread=unread,
+        files=files,
+    )  # fmt: skip
 
 
 def _in_file(files: Sequence[tuple[str, int, Callable[[int], str]]], row: int) -> str:
