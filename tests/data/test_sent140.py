@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from commonground import train
+from commonground import load_run, train
 from commonground.data import load_data
-from commonground.data.glove import read_glove
-from commonground.data.sources.sent140 import FILE, GLOVE, load_sent140
+from commonground.data.glove import GLOVE, read_glove
+from commonground.data.sources.sent140 import FILE, load_sent140
 from commonground.errors import DataError
 from commonground.models import build_model
 
@@ -23,7 +23,7 @@ def write_files(folder: Path, tweets: dict[str, int] | None = None) -> Path:
     place = folder / "sent140"
     place.mkdir(parents=True)
     rng = np.random.default_rng(0)
-    with (place / GLOVE).open("w", encoding="utf-8") as file:
+    with (place / GLOVE.name).open("w", encoding="utf-8") as file:
         for word in WORDS:
             file.write(word + " " + " ".join(f"{v:.4f}" for v in rng.normal(size=300)) + "\n")
     with (place / FILE).open("w", encoding="latin-1", newline="") as file:
@@ -57,7 +57,7 @@ def test_more_authors_than_asked_for_are_drawn(tmp_path: Path) -> None:
 
 def test_the_lstm_reads_the_words_of_a_tweet_in_order(tmp_path: Path) -> None:
     folder = write_files(tmp_path)
-    embedding = str(folder / "sent140" / GLOVE)
+    embedding = str(folder / GLOVE)
     model = build_model("lstm", (4,), 2, options={"embedding": embedding, "hidden": 8}).eval()
     tweets = torch.tensor([[1.0, 3, 4, 0], [2.0, 3, 4, 0], [3.0, 1, 4, 0]])
     together = model(tweets)
@@ -82,16 +82,24 @@ def test_fedrep_learns_the_tweets(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert runs[0].summary["weights_sha256"] == runs[1].summary["weights_sha256"]
 
 
+def test_the_vectors_are_read_where_the_tweets_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMMONGROUND_DATA", str(tmp_path / "elsewhere"))
+    folder = write_files(tmp_path / "data")
+    train("fedrep", "sent140", rounds=1, data_dir=str(folder), out=tmp_path / "run")
+    rows = load_data("sent140", data_dir=folder).x_test[:3]
+    assert load_run(tmp_path / "run").predict(rows, 0).shape == (3, 2)  # who loads it need not say it again
+
+
 def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=FILE):
         load_data("sent140", data_dir=tmp_path)
     folder = write_files(tmp_path / "a")
-    glove = folder / "sent140" / GLOVE
+    glove = folder / GLOVE
     glove.write_text(glove.read_text() + "short 1 2\n")
     with pytest.raises(DataError, match="line 6"):
         load_data("sent140", data_dir=folder)
     glove.unlink()
-    with pytest.raises(DataError, match=GLOVE):
+    with pytest.raises(DataError, match=GLOVE.name):
         load_data("sent140", data_dir=folder)
     folder = write_files(tmp_path / "b", {"ann": 10})
     with pytest.raises(DataError, match="the most is 10"):

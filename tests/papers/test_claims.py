@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from commonground.papers.claims import claim, fraction, judge, most, tally
+from commonground.papers.claims import SHARE, claim, fraction, judge, most, tally
 from commonground.papers.outcome import Outcome
 from commonground.statistics import student_interval
 
@@ -118,3 +118,11 @@ def test_what_some_seed_says_nothing_on_is_not_judged() -> None:
         most("x", "s", None, unknown),
     ):
         assert (judged.holds, np.isnan(judged.measured), judged.seeds) == (None, True, 9)
+
+
+def test_the_interval_of_a_share_ends_where_shares_do() -> None:
+    values = np.array([0.9, 1.0, 1.0, 1.0])
+    plain = claim("t", "s", None, values, "above", 0.5)
+    share = claim("t", "s", None, values, "above", 0.5, possible=SHARE)
+    assert plain.high > 1
+    assert (share.low, share.high, share.holds) == (plain.low, 1.0, plain.holds)

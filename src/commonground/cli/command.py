@@ -50,7 +50,6 @@ for command in (
 _CONTINUED = {
     "train": "; continue with --resume",
     "compare": "; the same command continues",
-    "reproduce": "; the same command continues",
 }
 
 
@@ -83,8 +82,10 @@ def main(args: list[str] | None = None) -> int:
     except CommonGroundError as error:
         print(f"commonground: {visible(' '.join(str(error).split()))}", file=sys.stderr)
         return 1 if isinstance(error, AggregateError) else 2
-    except (KeyboardInterrupt, click.Abort):
-        print(f"commonground: interrupted{_CONTINUED.get(next(iter(given), ''), '')}", file=sys.stderr)
+    except (KeyboardInterrupt, click.Abort) as stopped:
+        command = next(iter(given), "")  # of an experiment it depends on what it keeps
+        goes_on = str(stopped) if command == "reproduce" else _CONTINUED.get(command, "")
+        print(f"commonground: interrupted{goes_on}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # The reader of our output has gone (`commonground list data | head -1`).

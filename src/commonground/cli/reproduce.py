@@ -262,8 +262,13 @@ def _carry_out(request: Request, chosen: Experiment) -> None:
         alone = CellStore(request.folder).alone
         with alone():  # first of all, so that a folder of cells says whose they are however this ends
             write_outcome(there(chosen.table, request), chosen, about(request, chosen, 0.0), request.folder)
-    with more_runs():
-        outcome = chosen.run(request)
+    try:
+        with more_runs():
+            outcome = chosen.run(request)
+    except KeyboardInterrupt:
+        kept = request.folder.is_dir() and any(request.folder.iterdir())
+        goes_on = "continues" if kept else "begins anew, for nothing is kept"
+        raise KeyboardInterrupt(f"; the same command {goes_on}") from None
     outcome.leave_out_undefined()
     with alone():
         if chosen.table is not None:  # with what other processes have added meanwhile
@@ -383,7 +388,7 @@ def _cells(outcome: Outcome, title: str) -> Table:
     """A paper's table, a row per method and a column per partition."""
     rows = {method: {"method": method} for method in dict.fromkeys(cell.method for cell in outcome.cells)}
     for cell in outcome.cells:
-        paper = "–" if cell.paper is None else f"{cell.paper:.1f}"
+        paper = "–" if cell.paper is None else f"{cell.paper:g}"  # as it is printed
         within = "" if cell.low is None or cell.high is None else f" [{cell.low:.1f}, {cell.high:.1f}]"
         rows[cell.method][cell.column] = f"{paper} | {cell.measured:.1f}{within}"
     return Table.of(title, list(rows.values()))

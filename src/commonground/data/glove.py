@@ -10,7 +10,10 @@ import numpy.typing as npt
 
 from commonground.errors import DataError
 
-__all__ = ["read_glove", "word_numbers"]
+__all__ = ["GLOVE", "read_glove", "word_numbers"]
+
+GLOVE = Path("sent140", "glove.6B.300d.txt")
+"""Where the vectors of the tweets' words are, below the data folder."""
 
 Vectors = npt.NDArray[np.float32]
 

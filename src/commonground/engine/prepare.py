@@ -22,6 +22,8 @@ from commonground.data import (
     limit_samples,
     load_data,
 )
+from commonground.data.directory import data_directory
+from commonground.data.glove import GLOVE
 from commonground.data.normalization import normalize
 from commonground.data.partition_texts import is_own_partition
 from commonground.data.tables.options import TableOptions
@@ -104,6 +106,14 @@ def resolve(config: RunConfig, data: FederatedDataset, algorithm: Algorithm) -> 
             **resolve_privacy(config, data.clients, algorithm, int(data.train_sizes.sum())),
         }
     )
+
+
+def _with_vectors(config: RunConfig, data_dir: str | None) -> RunConfig:
+    """The word vectors of the recurrent model are where the data are; whoever loads the run later is told so."""
+    if config.model != "lstm" or data_dir is None or "embedding" in config.model_options:
+        return config
+    options = {**config.model_options, "embedding": str(data_directory(data_dir) / GLOVE)}
+    return config.model_copy(update={"model_options": options})
 
 
 def _check_length(config: RunConfig, data: FederatedDataset) -> None:
@@ -224,7 +234,7 @@ def prepare_setup(
     Rank.of(config.rank_by, data.task, metrics)  # refuses what there is not
     check_updates(config, data.clients)
     federation = config.federation(data.clients)
-    config = resolve(config, data, algorithm)
+    config = _with_vectors(resolve(config, data, algorithm), data_dir)
     _check_length(config, data)
     if model is None and data.tokens != is_pretrained(config.model):
         why = ("cannot read texts; choose one as in --model hf:roberta-base", f"reads texts, and {data.name} is none")

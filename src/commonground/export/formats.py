@@ -61,8 +61,8 @@ def fixed_tensors(network: nn.Module) -> dict[str, Tensor]:
 
 
 def write_tensors(network: nn.Module, noise: Tensor | None, folder: Path) -> Path:
-    """``model.safetensors``: every parameter and buffer of the network by name, and the feature noise, if any; also those
-    that no training changes, such as the base under LoRA.
+    """``model.safetensors``: every parameter and buffer of the network by name, and the feature noise, if any; what no
+    training changes, such as the base under LoRA, among them.
     """
     path = folder / "model.safetensors"
     tensors = tensors_of(network) | fixed_tensors(network) | ({} if noise is None else {NOISE: noise})

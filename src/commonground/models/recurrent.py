@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from commonground.data.directory import data_directory
-from commonground.data.glove import read_glove
+from commonground.data.glove import GLOVE, read_glove
 from commonground.errors import ModelError
 
 __all__ = ["LSTM"]
@@ -40,7 +40,7 @@ class LSTM(nn.Module):
         super().__init__()
         if len(shape) != 1:
             raise ModelError(f"the model 'lstm' needs samples of word numbers as (words,), not of shape {tuple(shape)}")
-        path = Path(embedding) if embedding else data_directory() / "sent140" / "glove.6B.300d.txt"
+        path = Path(embedding) if embedding else data_directory() / GLOVE
         _, vectors = read_glove(path)
         unknown = torch.zeros(1, vectors.shape[1])
         # Not a parameter and not persistent: everybody has the file, so it neither trains nor travels.

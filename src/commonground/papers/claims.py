@@ -18,7 +18,7 @@ from commonground.statistics import (
     student_interval,
 )
 
-__all__ = ["Side", "claim", "fraction", "judge", "most", "tally"]
+__all__ = ["SHARE", "Side", "claim", "fraction", "judge", "most", "tally"]
 
 Side = Literal["above", "below", "within"]
 FEWEST = 3  # seeds; fewer leave a claim open
@@ -37,6 +37,7 @@ def claim(
     tolerance: float = 0.0,
     center: Literal["mean", "median"] = "mean",
     exact: bool = False,
+    possible: tuple[float, float] = (-math.inf, math.inf),
 ) -> Claim:
     """Judge a statement on one value per seed; with fewer than three, of medians fewer than six, it is left open.
 
@@ -49,6 +50,7 @@ def claim(
         tolerance: see ``side``.
         center: what stands for the seeds; the median where means are heavy-tailed.
         exact: whether it is an identity, which a single case shows or refutes.
+        possible: between which values the quantity lies whatever is found; the interval that is told is cut there.
 
     Returns:
         The claim; ``holds`` is None if the interval lies neither on the claimed side nor wholly on the other. What has
@@ -66,8 +68,13 @@ def claim(
         inside = bound - tolerance <= low and high <= bound + tolerance
         outside = high < bound - tolerance or low > bound + tolerance
         holds = True if inside else False if outside else None
+    low, high = max(low, possible[0]), min(high, possible[1])
     enough = len(values) >= (FEWEST if center == "mean" else FEWEST_FOR_MEDIANS)
     return Claim(text, source, paper, middle, low, high, len(values), holds if exact or enough else None)
+
+
+SHARE = (0.0, 1.0)
+"""Between which values a share lies."""
 
 
 def _unknown(text: str, source: str, paper: float | str | None, values: Numbers) -> Claim:

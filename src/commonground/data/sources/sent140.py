@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from commonground.data.glove import read_glove, word_numbers
+from commonground.data.glove import GLOVE, read_glove, word_numbers
 from commonground.data.source import Source
 from commonground.errors import DataError
 from commonground.keys import numpy_stream
@@ -17,14 +17,13 @@ from commonground.keys import numpy_stream
 __all__ = ["load_sent140", "sent140_is_there"]
 
 FILE = "training.1600000.processed.noemoticon.csv"
-GLOVE = "glove.6B.300d.txt"
 USERS, TWEETS, LENGTH = 183, 50, 25  # Collins et al. 2021, App. A.2; words of a tweet that are read
 _TOKEN = re.compile(r"[\w']+|[.,!?;]")
 
 
 def sent140_is_there(data_dir: Path) -> bool:
     """Whether the tweets and the word vectors lie in a data folder."""
-    return all((data_dir / "sent140" / name).is_file() for name in (FILE, GLOVE))
+    return (data_dir / "sent140" / FILE).is_file() and (data_dir / GLOVE).is_file()
 
 
 def load_sent140(
@@ -66,7 +65,7 @@ def load_sent140(
         raise DataError(f"no author in {path} has {tweets} tweets; the most is {max(counts.values(), default=0)}")
     if len(able) > users:
         able = sorted(numpy_stream(0, "sent140-users").choice(able, users, replace=False).tolist())
-    words, _ = read_glove(data_dir / "sent140" / GLOVE)
+    words, _ = read_glove(data_dir / GLOVE)
     numbers = word_numbers(words)
     chosen = set(able)
     kept = [row for row in rows if row[1] in chosen]

@@ -112,6 +112,8 @@ def _judge(outcome: Outcome, arms: list[ImageCase], found: dict[ImageCase, Accur
         text: str, one: ImageCase, other: ImageCase, side: Side, which: Literal["test", "train"] = "test"
     ) -> None:
         theirs = printed_lead(*(_paper(arm, f"{which}_accuracy_percent") for arm in (one, other)))
+        if theirs is not None and (theirs < 0 if side == "above" else theirs > 0 and side == "below"):
+            text += f" (in the paper {'below' if side == 'above' else 'above'})"
         ours = getattr(found[one], which) - getattr(found[other], which)
         judge(outcome, text, SOURCE, theirs, ours, side, tolerance=EQUAL if side == "within" else 0.0)
 

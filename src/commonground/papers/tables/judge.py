@@ -111,7 +111,11 @@ def there(table: PaperTable, request: Request) -> Outcome:
     Raises:
         RunError: the folder's files are damaged.
     """
-    return outcome_of(table.at_scale(request.scale), CellStore(request.folder))
+    outcome = outcome_of(table.at_scale(request.scale), CellStore(request.folder))
+    if request.overrides:
+        said = ", ".join(f"{name}={value}" for name, value in request.overrides.items())
+        outcome.notes.insert(0, f"Set for these runs (--set): {said}; where the notes below say otherwise, this holds.")
+    return outcome
 
 
 def outcome_of(table: PaperTable, store: CellStore) -> Outcome:
