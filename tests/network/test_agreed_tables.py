@@ -236,6 +236,22 @@ def test_clients_with_and_without_a_schema_do_not_mix(tmp_path: Path) -> None:
     assert all(says in text for text in told.values())
 
 
+def test_who_demands_what_a_run_does_not_give_is_in_nobodys_way(tmp_path: Path) -> None:
+    """It needs a schema, which the others need not have."""
+    town, notes, without = town_of(tmp_path, made_frames()), list[str](), dict[int, str]()
+    schema = agreed_on(town)
+    town.data[0] = town.data[0].load(schema)
+    town.restart(100)
+    town.desks[100].answering.demand = "client"
+    config = RunConfig.make({"algorithm": "fedavg", "data": "arrays"})
+    members = gather(town, 2, 10, notes.append, without, config)
+    assert (members.nodes, [*without]) == ((101, 102), [100])
+    assert without[100] in notes
+    noisy = RunConfig.make({**config.model_dump(exclude_unset=True), "dp": "client", "dp_where": "client"})
+    with pytest.raises(RunError, match="has a table without a schema"):
+        gather(town, 3, 10, config=noisy)
+
+
 def test_a_client_tells_a_server_only_what_its_owner_offers(tmp_path: Path) -> None:
     town = town_of(tmp_path, made_frames())
     own = town.data[0]

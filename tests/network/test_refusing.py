@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,16 @@ pytest.importorskip("flwr")
 
 import commonground as cg
 from commonground.config import RunConfig
+from commonground.engine.backends.message_kinds import Acknowledged, FailedError, read_answer
+from commonground.engine.backends.serialization import unpack
 from commonground.engine.observer import Silent
 from commonground.errors import RunError, UpdateError
 from commonground.network import Members, gather, server_app, train_over
+from commonground.network.answering import failed
 from commonground.network.federation import RefusedError
 from commonground.network.post import Letter, NoAnswerError
+from commonground.quoting import quoted
+from commonground.tasks import special_clients
 from tests.network.test_network_engine import FAST, SETTINGS, data_of
 from tests.network.town import Town
 
@@ -171,3 +178,63 @@ def test_why_a_client_is_away_is_said_once_and_that_it_is_back(tmp_path: Path) -
     assert told[-1] == "round 5: client site 2 takes part again"
     assert len(told) == 2
     assert run.summary["refused"]["site 2"]["rounds"] == 3
+
+
+def test_others_hear_that_no_run_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    town = town_of(tmp_path, 1)
+    heard: list[str] = []
+    town.desks[102].note = heard.append
+    with pytest.raises(RunError, match="3 of 4 clients have come"):
+        carried_out(town, tmp_path / "run", monkeypatch, clients=4, wait=0.5)
+    assert [text for text in heard if text.startswith("no run has begun: 3 of 4 clients have come within 0.5 s")]
+    assert {node for node, asked, _ in town.letters if asked.kind == "told"} == {100, 102, 103}
+
+
+def test_who_did_not_take_the_model_is_named_until_it_does(tmp_path: Path) -> None:
+    """By what its disk says, without its folders."""
+    town, full = Town(data_of(), tmp_path / "sites"), [True]
+    config = RunConfig.make({"algorithm": "fedrep", "data": "arrays", **SETTINGS})
+    members = gather(town, 4, 10)
+
+    def spoil(node: int, asked: Letter, answer: Letter) -> Letter:
+        said = OSError(errno.ENOSPC, "No space left on device", "/home/ann/projects/site/checkpoint")
+        return answer._replace(body=failed(said)) if full[0] and node == 101 and asked.kind == "end" else answer
+
+    town.spoil = spoil
+    run = train_over(town, config, members, FAST, tmp_path / "run")
+    why = f"it failed, and says {quoted(quoted('checkpoint') + ' on its disk: No space left on device')}"
+    assert run.summary["clients_without_model"] == {"site 1": why}
+    assert cg.load_run(tmp_path / "run").summary["clients_without_model"] == {"site 1": why}
+    (clause,) = special_clients(run.summary)
+    assert clause.startswith("with 1 client that did not take the finished model (--resume offers it again): 'site 1'")
+    full[0] = False
+    again = train_over(town, config, members, FAST, tmp_path / "run", resume=True)
+    assert "clients_without_model" not in again.summary
+    assert "clients_without_model" not in cg.load_run(tmp_path / "run").summary
+    assert cg.load_run(tmp_path / "sites" / "client-1" / "models" / members.run).trained.names == ["site 1"]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("'/home/ann/a b/x.csv' cannot be read", "'x.csv' cannot be read"),
+        ("/srv/data/x.csv, line 2: no number", "x.csv, line 2: no number"),
+        (r"'C:\Users\ann\x.csv' cannot be read", "'x.csv' cannot be read"),
+        ("texts were read for 'hf:owner/model', 3/4 of them", "texts were read for 'hf:owner/model', 3/4 of them"),
+    ],
+)
+def test_folders_of_a_host_stay_there(said: str, told: str) -> None:
+    with pytest.raises(UpdateError) as heard:
+        read_answer(Acknowledged, unpack(failed(RunError(said)))[0])
+    assert isinstance(heard.value, FailedError)
+    assert heard.value.said == quoted(told)
+
+
+def test_another_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    town, notes = Town(data_of(), tmp_path / "sites"), list[str]()
+    gather(town, 4, 10, notes.append)
+    assert not [note for note in notes if "version" in note]
+    monkeypatch.setattr("commonground.data.described.version", lambda name: "0.0.7")
+    gather(town, 4, 10, notes.append)
+    ours = version("commonground")
+    assert f"client site 3 has version 0.0.7, and the server {ours}" in notes

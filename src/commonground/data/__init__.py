@@ -17,8 +17,8 @@ from commonground.data.from_code import data_from_code
 from commonground.data.limits import limit_samples
 from commonground.data.partition_texts import parse_partition
 from commonground.data.partitions import IID, Column, Dirichlet, Labels, LogNormal, Partition, Shards
+from commonground.data.source import Origin, Source
 from commonground.data.sources import (
-    Source,
     SourceInfo,
     available_sources,
     data_directory,
@@ -47,6 +47,7 @@ __all__ = [
     "FederatedDataset",
     "Labels",
     "LogNormal",
+    "Origin",
     "Partition",
     "Preprocess",
     "Shards",

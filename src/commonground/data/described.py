@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Annotated, Any
+from importlib.metadata import version
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -36,6 +37,7 @@ _LEFT_OUT = "the server leaves out classes of this client's, or takes several fo
 
 Fields = Sequence[tuple[str, str, tuple[int, ...]]]
 Name = Annotated[str, Field(min_length=1, max_length=1000)]
+Version = Annotated[str, Field(max_length=100)]
 Side = Annotated[int, Field(ge=0, le=LARGEST_SAMPLE)]
 
 
@@ -54,6 +56,9 @@ class Description(BaseModel):
         scale: of the client's preprocessing.
         mean, std: likewise.
         counted_classes: whether the classes follow from the client's own rows, and tell of them.
+        demand: what the client's owner wants hidden of whatever it takes part in: whole clients, or single examples.
+        least_noise: and by how much noise at least.
+        version: of the client's software.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
@@ -74,6 +79,9 @@ class Description(BaseModel):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     counted_classes: bool = False
+    demand: Literal["client", "example"] | None = None
+    least_noise: float = 0.0
+    version: Version = ""
 
     @property
     def tokens(self) -> int | None:
@@ -119,6 +127,7 @@ def describe_client(data: FederatedDataset, name: str) -> Description:
         mean=tuple(p.mean),
         std=tuple(p.std),
         counted_classes=data.counted_classes,
+        version=version("commonground"),
     )
 
 

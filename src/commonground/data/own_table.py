@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +113,7 @@ class OwnTable:
             "class_names": self._told_classes(targets, labels[0]),
             "target_decimals": targets.decimals,
             "doubtful": self._doubtful({**readings_of(features), **targets.readings}, dropped),
+            "version": version("commonground"),
         }
         self.columns = Columns.model_validate(about)
 

@@ -46,6 +46,7 @@ from commonground.engine.state.client import ClientStates
 from commonground.engine.state.files import write_atomically
 from commonground.engine.state.folder import FREE, NUMERIC_SETTINGS
 from commonground.errors import CommonGroundError, ConfigError, DataError, RunError, UpdateError
+from commonground.network.demands import unmet
 from commonground.network.tuning import HeadTuningStart, tuning_setup
 from commonground.precision import computing_with
 from commonground.quoting import escaped, quoted
@@ -56,6 +57,9 @@ __all__ = ["Answering", "Begin", "failed"]
 
 DATA = "data.sha256"
 """Beside what a run begins with: which data the client began it with. It is told to nobody."""
+
+_FOLDERS = re.compile(r"(^|[\s'\"(=])(?:[A-Za-z]:)?[/\\](?:[^'\"\n/\\]*[/\\])*(?=[^'\"\s/\\])")
+"""The folders of an absolute path, and what stands before it."""
 
 
 class Begin(BaseModel):
@@ -194,7 +198,10 @@ class Answering:
             data = replace(data, x_train=pad_tokens(data.x_train, longest), x_test=pad_tokens(data.x_test, longest))
         if isinstance(data.task, Regression) and (self.demand is not None or int(data.train_sizes[0]) < self.least):
             data = replace(data, task=Regression())
-        return describe_client(data, self.name).model_dump_json().encode()
+        told = describe_client(data, self.name)
+        return (
+            told.model_copy(update={"demand": self.demand, "least_noise": self.least_noise}).model_dump_json().encode()
+        )
 
     def begin(self, text: bytes) -> bytes:
         """Take part in a run; what it begins with is kept.
@@ -340,17 +347,8 @@ class Answering:
 
     def _check_privacy(self, config: RunConfig) -> None:
         """What a run hides is the server's to say, and whether to take part in it this client's owner's."""
-        if self.demand is None:
-            return
-        by_client = config.dp == "client" and config.dp_where == "client"
-        if not (by_client or (self.demand == "example" and config.dp == "example")):
-            wanted = "--dp client --dp-where client" + (" or --dp example" if self.demand == "example" else "")
-            raise ConfigError(f"this client takes part in runs with {wanted} alone, as its owner demands")
-        if config.dp_noise is None or config.dp_noise < self.least_noise:
-            raise ConfigError(
-                f"this client takes part in runs with a --dp-noise of at least {self.least_noise:g} "
-                f"alone, as its owner demands, and this one has {0 if config.dp_noise is None else config.dp_noise:g}"
-            )
+        if why := unmet(self.demand, self.least_noise, config):
+            raise ConfigError(why)
 
     def _check_code(self, config: RunConfig) -> None:
         """A server cannot make a client run a file, unless its owner allows what lies on this host."""
@@ -375,8 +373,15 @@ def _lasting(begin: Begin) -> Begin:
 
 
 def failed(error: BaseException) -> bytes:
-    """An answer that says why there is none."""
-    return pack(Failed(error=str(error) or type(error).__name__).model_dump(), {})
+    """An answer that says why there is none. Files are named in it, and the folders of this host are not."""
+    said = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        said = (
+            f"{quoted(Path(str(error.filename)).name)} on its disk: {error.strerror}"
+            if error.filename
+            else error.strerror
+        )
+    return pack(Failed(error=_FOLDERS.sub(r"\1", said)).model_dump(), {})
 
 
 def _as_its_run(client: MessageClient) -> AbstractContextManager[None]:

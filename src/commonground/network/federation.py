@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
+from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
 
@@ -33,6 +35,7 @@ from commonground.engine.training import run_training
 from commonground.errors import CommonGroundError, ConfigError, DataError, RunError, UpdateError
 from commonground.network.agreeing import agree_on_tables
 from commonground.network.answering import Begin
+from commonground.network.demands import unmet
 from commonground.network.engine import NetworkEngine
 from commonground.network.limits import Limits
 from commonground.network.post import Letter, NoAnswerError, Post, Questions, json_of, said_of
@@ -96,7 +99,8 @@ def gather(
     clients: int,
     seconds: float,
     note: Callable[[str], None] = lambda text: None,
-    without: Mapping[int, str] | None = None,
+    without: dict[int, str] | None = None,
+    config: RunConfig | None = None,
 ) -> Members:
     """Wait until as many clients have said what they have.
 
@@ -105,14 +109,17 @@ def gather(
         clients: how many; all that are there then take part.
         seconds: how long is waited.
         note: hears of each.
-        without: nodes that take no part in the run, with why.
+        without: nodes that take no part in the run, with why. Those whose owners demand more privacy are added.
+        config: of the run; None if it is not known yet.
 
     Raises:
         RunError: too few have come, or two have one name.
+        RefusedError: as many as are waited for have come, and demand more privacy, all of them.
     """
-    without, refused = without or {}, dict(without or {})
+    without = {} if without is None else without
+    refused, turned_away = dict(without), dict[int, str]()
     until, found = time.monotonic() + seconds, dict[int, Description | Columns]()
-    window, said = _FIRST, -1
+    window, said, ours = _FIRST, -1, version("commonground")
     while True:
         if said != len(found):
             said, left = len(found), max(0.0, until - time.monotonic())
@@ -131,12 +138,24 @@ def gather(
                 refused[node] = str(error)
             else:
                 refused.pop(node, None)
+                if why := _takes_no_part(found[node], config):
+                    without[node] = refused[node] = turned_away[node] = why
+                    del found[node]
+                    note(why)
+                    continue
                 note(f"client {escaped(found[node].name)} is there: {found[node].train:,} training rows")
+                if found[node].version not in ("", ours):
+                    theirs = escaped(found[node].version)
+                    note(f"client {escaped(found[node].name)} has version {theirs}, and the server {ours}")
         if len(found) >= clients:
             break
+        if not found and len(turned_away) >= clients:
+            raise RefusedError(turned_away)
         if time.monotonic() > until:
             why = f" ({'; '.join(dict.fromkeys(refused.values()))})" if refused else ""
-            raise RunError(f"{len(found)} of {clients} clients have come within {seconds:g} s{why}")
+            text = f"{len(found)} of {clients} clients have come within {seconds:g} s{why}"
+            _tell(post, found, text)
+            raise RunError(text)
         window = min(2 * window, _LONGEST)
         time.sleep(_PAUSE)
     nodes = sorted(found, key=lambda node: found[node].name)
@@ -167,6 +186,16 @@ def gather(
             _tell(post, tables, str(error))
             raise
     return Members(run=secrets.token_hex(16), nodes=tuple(nodes), descriptions=tuple(described), table=agreed)
+
+
+def _takes_no_part(told: Description | Columns, config: RunConfig | None) -> str:
+    """Why a client is not to be waited for, if what it says of itself is enough to know it; else empty."""
+    if config is None or not isinstance(told, Description):
+        return ""
+    # Noise that follows from a wanted ε is found later; whether it is enough the client says then.
+    known = config if config.dp_noise is not None else config.model_copy(update={"dp_noise": math.inf})
+    why = unmet(told.demand, told.least_noise, known)
+    return f"client {quoted(told.name)} takes no part in this run, and says {quoted(why, 300)}" if why else ""
 
 
 def _tell(post: Post, nodes: Iterable[int], text: str) -> None:
@@ -231,9 +260,17 @@ def train_over(
 
     with nullcontext() if held else locked(out):
         run = run_training(setup, out=out, resume=resume, observer=observer, engine_of=engine_of, held=True)
-        for client, why in end_run(setup, post, members, out, limits).items():
+        without = {setup.data.client_name(c): why for c, why in end_run(setup, post, members, out, limits).items()}
+        for name, why in without.items():
             if observer is not None:
-                observer.note(f"client {setup.data.shown_name(client)} did not take its model: {why}")
+                observer.note(
+                    f"client {escaped(name)} did not take its model: {why}; run with --resume offers it once more"
+                )
+        told = {key: value for key, value in run.summary.items() if key != "clients_without_model"}
+        told |= {"clients_without_model": without} if without else {}
+        if told != run.summary:
+            RunFolder(out).write_summary(told)
+            run = replace(run, summary=told)
     return run
 
 

@@ -116,7 +116,7 @@ def _train(grid: Grid, job: Job, out: Path, note: Any) -> None:
         return
     without: dict[int, str] = {}
     while True:
-        members = gather(post, job.clients, job.wait, note, without=without)
+        members = gather(post, job.clients, job.wait, note, without=without, config=config)
         note(f"clients know this run as {members.run}, and keep its model in the folder models/{members.run} of theirs")
         try:
             train(members, left_out=without)

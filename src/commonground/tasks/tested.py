@@ -33,7 +33,8 @@ def special_clients(summary: Mapping[str, Any]) -> list[str]:
     Args:
         summary: of a run.
     """
-    return [clause for say in (untested_clients, untrained_clients, untuned_clients) if (clause := say(summary))]
+    every = (untested_clients, untrained_clients, untuned_clients, unserved_clients)
+    return [clause for say in every if (clause := say(summary))]
 
 
 def untested_clients(summary: Mapping[str, Any]) -> str:
@@ -71,6 +72,21 @@ def untuned_clients(summary: Mapping[str, Any]) -> str:
     if not found:
         return ""
     return f"with {counted(len(found), 'client')} whose model could not be fine-tuned: {_named(tuple(found), found)}"
+
+
+def unserved_clients(summary: Mapping[str, Any]) -> str:
+    """Which clients of a network did not take the finished model, and why, as a clause; empty if all did.
+
+    Args:
+        summary: of a run.
+    """
+    found = summary.get("clients_without_model", {})
+    if not found:
+        return ""
+    return (
+        f"with {counted(len(found), 'client')} that did not take the finished model (--resume offers it again): "
+        f"{_named(tuple(found), found)}"
+    )
 
 
 def _named(clients: Sequence[str], why: Mapping[str, str]) -> str:

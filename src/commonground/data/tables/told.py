@@ -87,6 +87,7 @@ class Columns(_Told):
         target_decimals: how the numbers of each target are written; empty for classes.
         doubtful: columns and targets whose cells leave open how they are written (1.234 may be more than a thousand,
             and 03/04/2024 a day of March), where the client's owner does not say.
+        version: of the client's software.
     """
 
     name: Name
@@ -97,6 +98,7 @@ class Columns(_Told):
     class_names: Classes
     target_decimals: tuple[Decimal, ...]
     doubtful: Annotated[tuple[Name, ...], Field(max_length=MOST_COLUMNS)] = ()
+    version: Annotated[str, Field(max_length=100)] = ""
 
     @model_validator(mode="after")
     def _once(self) -> Self:

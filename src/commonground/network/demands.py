@@ -1,0 +1,33 @@
+"""What a client's owner demands of a run before the client takes part in it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from commonground.config import RunConfig
+
+__all__ = ["Demand", "unmet"]
+
+Demand = Literal["client", "example"]
+
+
+def unmet(demand: Demand | None, least_noise: float, config: RunConfig) -> str:
+    """Why a client takes no part in a run that hides less than its owner demands, in its words; empty if it does.
+
+    Args:
+        demand: what is to be hidden at least: whole clients, or single examples; None if nothing.
+        least_noise: the least --dp-noise.
+        config: of the run.
+    """
+    if demand is None:
+        return ""
+    by_client = config.dp == "client" and config.dp_where == "client"
+    if not (by_client or (demand == "example" and config.dp == "example")):
+        wanted = "--dp client --dp-where client" + (" or --dp example" if demand == "example" else "")
+        return f"this client takes part in runs with {wanted} alone, as its owner demands"
+    if config.dp_noise is None or config.dp_noise < least_noise:
+        return (
+            f"this client takes part in runs with a --dp-noise of at least {least_noise:g} alone, as its owner "
+            f"demands, and this one has {0 if config.dp_noise is None else config.dp_noise:g}"
+        )
+    return ""
