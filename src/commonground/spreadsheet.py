@@ -7,11 +7,15 @@ be told from the cell. Characters that act instead of being seen are escaped.
 
 from __future__ import annotations
 
+import csv
+import io
 import re
+from collections.abc import Iterable
+from typing import Any
 
 from commonground.quoting import escaped
 
-__all__ = ["cell", "without_apostrophe"]
+__all__ = ["as_csv", "cell", "without_apostrophe"]
 
 LIMIT = 1000
 _FORMULA = re.compile("'*[=+\\-@]")
@@ -30,6 +34,20 @@ def cell(text: str, *, numbers: bool = False, whole: bool = False) -> str:
     """
     shown = text if whole else escaped(text, LIMIT)
     return f"'{shown}" if _FORMULA.match(shown) and not (numbers and _is_number(shown)) else shown
+
+
+def as_csv(rows: Iterable[Iterable[Any]], *, whole: bool = False) -> str:
+    """A CSV file whose texts no spreadsheet computes; numbers stay what they are.
+
+    Args:
+        rows: a row of cells each.
+        whole: texts are neither cut nor escaped.
+    """
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(
+        [cell(part, numbers=True, whole=whole) if isinstance(part, str) else part for part in row] for row in rows
+    )
+    return text.getvalue()
 
 
 def without_apostrophe(cell: str) -> str:

@@ -592,3 +592,24 @@ def test_a_run_does_not_go_on_with_another_table(tmp_path: Path) -> None:
     assert refused["rounds"] == 2
     assert refused["why"].endswith("says 'its data are others than those with which it began the run'")
     assert [row["participants"] for row in run.history] == [3, 2, 2]
+
+
+def test_each_client_has_the_answers_to_its_own_test_rows(tmp_path: Path) -> None:
+    """As ``predict --tested`` has them of all clients, by the row of each one's own file."""
+    frames = made_frames()
+    town = town_of(tmp_path, frames)
+    config = RunConfig.make({"algorithm": "fedrep", "rounds": 2, "model": "mlp", "seed": 0, "engine": "messages"})
+    members = gather(town, 3, 10)
+    run = train_over(town, config, members, Limits(seconds=20, patience=0.2, pause=0.01), tmp_path / "run")
+    whole = joined(tmp_path, frames)
+    asked: dict[str, Any] = {"client_column": "site", "label": "goal", "schema": run.trained.schema}
+    same = cg.train("fedrep", load_data(str(whole), **asked), rounds=2, model="mlp", seed=0)
+    wanted = cg.predict_tests(same, data=load_data(str(whole), **asked))
+    first = 0
+    for client, name in enumerate(NAMES):
+        found = pd.read_csv(tmp_path / "sites" / f"client-{client}" / "models" / members.run / "tests.csv")
+        mine = wanted[wanted["client"] == name]
+        assert [*found["sample"]] == [*mine["sample"] - first] == [*range(3, len(frames[name]), 4)]
+        assert [*found["actual"]] == [*mine["actual"]]
+        assert [*found["class"]] == [*mine["class"]]
+        first += len(frames[name])

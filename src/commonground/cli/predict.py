@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from commonground.cli.parameters import kinds_option, trust_code
 from commonground.errors import ConfigError, DataError
 from commonground.existing import check_run
-from commonground.spreadsheet import cell
+from commonground.spreadsheet import as_csv
 from commonground.terminal import say
 
 if TYPE_CHECKING:
@@ -102,7 +99,7 @@ def predict(
     from commonground.engine.run import load_run
     from commonground.engine.state.files import write_atomically
     from commonground.prediction.tables import Whose
-    from commonground.prediction.tested import tests_of
+    from commonground.prediction.tested import answers_to_tests
 
     run = load_run(run_dir, trust_code=trust_code)
     number = None if client is None else run.trained.client(client)
@@ -114,7 +111,7 @@ def predict(
         say(run.trained.remark)
     whose = Whose(number, use_global)
     if file is None:
-        answers = tests_of(run, whose)
+        answers = answers_to_tests(run, whose)
     else:
         rowwise = None if max_new_tokens is not None else _row_by_row(run, file, whose, separator, encoding, kinds)
         answers = rowwise or _by_one_model(run, file, whose, max_new_tokens, separator, encoding)
@@ -122,14 +119,13 @@ def predict(
             say("the run was trained on rows of this file; its own figures are of test rows alone (predict --tested)")
     for line in answers.metric.splitlines():
         say(line)
-    text = io.StringIO()
     # What a language model writes is of any length and many lines; a terminal is shown neither.
     whole = run.trained.task.generative and not (out is None and sys.stdout.isatty())
-    csv.writer(text, lineterminator="\n").writerows(_cells([answers.header, *answers.rows], whole))
+    text = as_csv([answers.header, *answers.rows], whole=whole)
     if out is not None:
-        write_atomically(out, text.getvalue())
+        write_atomically(out, text)
     else:
-        print(text.getvalue(), end="")
+        print(text, end="")
 
 
 def _refuse_beside_tested(file: Path | None, *read: object) -> None:
@@ -185,13 +181,3 @@ def _is_own(run: Run, file: Path) -> bool:
     """Whether a file is the one that the run was trained on, as far as its name says."""
     own = Path(run.config.data).expanduser()
     return own.exists() and own.resolve() == file.resolve()
-
-
-def _cells(rows: Iterable[Iterable[Any]], whole: bool = False) -> Iterator[list[Any]]:
-    """Rows of a CSV file whose texts no spreadsheet computes; numbers stay what they are.
-
-    Args:
-        rows: a list of cells each.
-        whole: neither cut nor escaped.
-    """
-    return ([cell(part, numbers=True, whole=whole) if isinstance(part, str) else part for part in row] for row in rows)

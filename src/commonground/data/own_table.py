@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from commonground.data.described import class_places
 from commonground.data.federated import FederatedDataset
-from commonground.data.source import Origin
 from commonground.data.tables.cells import words_of
 from commonground.data.tables.divide import complete_rows, divided, names_of_nothing, split_column
 from commonground.data.tables.features import (
@@ -329,4 +328,4 @@ def table_data(
     # What became of this client's rows is for its owner; nothing of it is told.
     kept = schema.written({} if options is None else options.readings)  # by which its own model reads its tables
     schema = replace(kept, few_rows={}, missing_targets=own.missing_targets, notes=own.notes)
-    return replace(data, origin=Origin(schema=schema, related=found.origin.related))
+    return replace(data, origin=replace(found.origin, schema=schema, relearn=None))

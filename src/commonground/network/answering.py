@@ -49,6 +49,7 @@ from commonground.errors import CommonGroundError, ConfigError, DataError, RunEr
 from commonground.network.demands import unmet
 from commonground.network.tuning import HeadTuningStart, tuning_setup
 from commonground.precision import computing_with
+from commonground.prediction.tested import write_tests
 from commonground.quoting import escaped, quoted
 from commonground.tasks import Regression
 from commonground.user_code import is_code
@@ -274,11 +275,13 @@ class Answering:
         with _as_its_run(client):
             end, shared, personal = client.end(message)
             rounds = end.round, end.took_part
-            keep_own_model(client.setup, shared, personal, rounds, self.model_folder(run), untuned=plain)
+            folder = self.model_folder(run)
+            kept = keep_own_model(client.setup, shared, personal, rounds, folder, untuned=plain)
+            write_tests(kept, client.setup.data)
         for over in (run, *(() if begin.tuning is None else (begin.tuning.run,))):
             self._over(over, client.number)
         self._loaded = None
-        self.note(f"the run is over; this client's model is in '{self.model_folder(run)}'")
+        self.note(f"the run is over; this client's model is in '{folder}'")
         return pack(Acknowledged().model_dump(), {})
 
     def _over(self, run: str, number: int) -> None:

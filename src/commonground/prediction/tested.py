@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,23 +18,28 @@ from commonground.data.sources import kind_of
 from commonground.data.sources.kinds import Unknown
 from commonground.engine.prepare import data_of
 from commonground.engine.run import Run, as_run
+from commonground.engine.state.files import write_atomically
 from commonground.engine.trained import Trained
 from commonground.engine.warm_start import start_for
 from commonground.errors import CommonGroundError, ConfigError, DataError, warn
 from commonground.prediction.headings import headings, of_answers
 from commonground.prediction.tables import Rows, TableAnswers, Whose, agreement
 from commonground.single_precision import in_digits
+from commonground.spreadsheet import as_csv
 from commonground.tasks import Task
 from commonground.user_code import is_code
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["predict_tests", "tests_of"]
+__all__ = ["TESTS", "answers_to_tests", "predict_tests", "write_tests"]
+
+TESTS = "tests.csv"
+"""In the folder of a network's client: its model's answers to its own test samples."""
 
 _GIVE = (
     "where they were given as an object, cg.predict_tests(run, data=…) takes it, and where they are with the clients "
-    "of a network, commonground predict RUN FILE"
+    f"of a network, each has them as {TESTS} beside its model"
 )
 
 
@@ -93,18 +99,20 @@ def predict_tests(
     return told
 
 
-def tests_of(run: Run, whose: Whose) -> TableAnswers:
+def answers_to_tests(run: Run, whose: Whose, data: FederatedDataset | None = None) -> TableAnswers:
     """The same as it is written to a file, with the metric in words.
 
     Args:
         run: the run.
         whose: samples are asked for, and which models.
+        data: those of the run, as it has trained on them, where they are at hand; by default they are read again.
 
     Raises:
         ConfigError, DataError: as :func:`predict_tests`.
     """
     trained, names = run.trained, run.trained.split["class_names"]
-    found, task = _asked(trained, _data_again(trained, None, None), whose), run.trained.task
+    again = _data_again(trained, None, None) if data is None else data
+    found, task = _asked(trained, again, whose), trained.task
     header, answers = task.table(found.predicted, names)
     double = found.y.dtype == np.float64
     actual = zip(
@@ -119,6 +127,22 @@ def tests_of(run: Run, whose: Whose) -> TableAnswers:
     metric = agreement(task, found.y, known, found.outputs, found.predicted, parts)
     columns = headings(("row", ["sample", "client"]), ("right", _headers(found.y, names)), ("predicted", header))
     return TableAnswers(columns, rows, metric)
+
+
+def write_tests(run: Run, data: FederatedDataset) -> None:
+    """What :func:`predict_tests` says, as :data:`TESTS` in the run's folder; nothing of a language model.
+
+    Args:
+        run: with a folder.
+        data: the run's.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if run.folder is None or run.trained.task.generative:
+        return
+    found = answers_to_tests(run, Whose(None, False), data)
+    write_atomically(Path(run.folder) / TESTS, as_csv([found.header, *found.rows]))
 
 
 @dataclass(frozen=True, eq=False)
