@@ -304,6 +304,14 @@ def test_damaged_cifar_files(tmp_path: Path, spoil: Callable[[Path], None], mess
         load_source("cifar10", tmp_path, download=False)
 
 
+def test_which_of_cifar_s_files_is_missing(tmp_path: Path) -> None:
+    folder = tmp_path / "cifar-100-binary"
+    write_cifar100(folder)
+    (folder / "test.bin").unlink()
+    with pytest.raises(DataError, match=r"cifar-100-binary lacks test\.bin: cifar100 needs the file cifar-100-binary"):
+        load_source("cifar100", tmp_path, download=False)
+
+
 def test_missing_files_are_downloaded_where_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 

@@ -160,7 +160,10 @@ def reproduce(
         return
     settings = assigned(assignments)
     if experiment is None and not paper_tables and rerun_of is None:
-        raise ConfigError("name an experiment, for example: commonground reproduce fedrep-table1 --out table1")
+        raise ConfigError(
+            "name an experiment (commonground list experiments), for example: commonground reproduce fedrep-table1 "
+            "--out table1"
+        )
     from commonground.papers.request import Request
 
     request = Request(

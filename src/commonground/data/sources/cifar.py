@@ -122,15 +122,17 @@ def _load(layout: _Layout, data_dir: Path, download: bool) -> Source:
 
 
 def _folder(layout: _Layout, data_dir: Path, download: bool) -> Path:
-    files = [*layout.train, *layout.test]
+    files, begun = [*layout.train, *layout.test], ""
     for folder in (data_dir / layout.folder, data_dir):
-        there = [name for name in files if (folder / name).is_file()]
-        if len(there) == len(files):
+        missing = [name for name in files if not (folder / name).is_file()]
+        if not missing:
             return folder
+        if len(missing) < len(files):
+            begun = f"{folder} lacks {', '.join(missing)}: "
     archive = data_dir / layout.archive.filename
     had = archive.exists()
     if not (had or download):
-        raise DataError(unavailable(layout.archive, archive, layout.name))
+        raise DataError(begun + unavailable(layout.archive, archive, layout.name))
     fetch(layout.archive, archive, layout.name)
     folder = data_dir / layout.folder
     extract(archive, {f"{layout.folder}/{name}": folder / name for name in files})

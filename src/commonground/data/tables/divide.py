@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from commonground.counted import counted
 from commonground.data.arrays import Related
 from commonground.data.tables import split
 from commonground.data.tables.cells import MISSING, date_numbers, is_text, words_of
@@ -203,7 +204,8 @@ def divided(
     used = owners.codes >= 0
     train, test = used & ~is_test, used & is_test
     if not train.any() or not test.any():
-        raise DataError(f"{raw.path} has {train.sum()} training rows and {test.sum()} test rows; both need at least 1")
+        found = f"{counted(int(train.sum()), 'training row')} and {counted(int(test.sum()), 'test row')}"
+        raise DataError(f"{raw.path} has {found}, and needs at least 1 of both; give it more rows to divide")
     told = () if column is not None else _groups_on_both_sides(raw, options, train, test)
     of_training = None if related is None else Related(related.by, related.values[train])
     return DividedRows(owners, train, test, how, told, times, of_training)
