@@ -334,3 +334,31 @@ def test_a_model_without_body(engine: str) -> None:
     run = train_whole("fedrep", made_data(), model="linear", engine=engine)
     assert run.run.shared == {}
     assert run.run.summary["bytes_up"] == run.run.summary["bytes_down"] == 0
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "more"),
+    [
+        *((algorithm, {}) for algorithm in ("scaffold", "feddyn", "fedmtl")),
+        *(("fedavg", {"aggregate": aggregate}) for aggregate in ("trimmed:0.2", "clip:0.01", "median")),
+    ],
+)
+def test_the_server_adds_up_the_same_layout(algorithm: str, more: dict[str, Any]) -> None:
+    """Weights of images lie channels last in an engine's memory, and not in what travels: sums over nine clients have
+    other last digits then.
+    """
+    rng = np.random.default_rng(0)
+    part = lambda n: (rng.normal(size=(n, 8, 8, 2)), rng.integers(0, 2, n))  # noqa: E731
+    data = FederatedDataset.from_arrays([(*part(6 + i), *part(3)) for i in range(9)], classes=2)
+    net = partial(seeded, lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)))
+    settings: dict[str, Any] = {"rounds": 3, "lr": 0.1, "workers": 1, "dtype": "float64", "batch_size": 8, **more}
+    runs = [train(algorithm, data, model=net(), engine=engine, **settings) for engine in ("serial", "messages")]
+    assert runs[0].summary["weights_sha256"] == runs[1].summary["weights_sha256"]
+
+
+def test_gradients_at_other_weights_of_stacked_clients_have_statistics_of_their_own() -> None:
+    net = partial(seeded, lambda: nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3)))
+    settings: dict[str, Any] = {"rounds": 2, "batch_size": 4, "dtype": "float64", "options": {"option": "I"}}
+    runs = [train("scaffold", made_data((8, 12, 8)), model=net(), engine=e, **settings) for e in ("serial", "batched")]
+    for name, value in runs[0].trained.shared.items():
+        assert_tensors_close({name: value}, {name: runs[1].trained.shared[name]}, 1e-12)

@@ -61,6 +61,14 @@ SETTINGS: dict[str, Any] = {"model": "mlp", "model_options": {"hidden": [6]}, "r
         ("flexlora", {"options": {"rank": 2, "ranks": "1,2"}, "participation": 0.5}),
         ("flora", {"options": {"rank": 2, "ranks": "1,2"}, "model_options": {"hidden": [40]}, "rounds": 8}),
         ("fedavg", {"dp": "client", "dp_clip": 1.0, "dp_noise": 0.5}),
+        *(
+            (method, {"options": {"rank": 1}, "dp": "client", "dp_noise": 0.1, "dp_adaptive_clip": 0.5})
+            for method in ("lora", "ffa-lora", "rolora")
+        ),
+        *(
+            ("rolora", {"options": {"rank": 2, "first": "lora_A"}, "participation": 1.0, "aggregate": aggregate})
+            for aggregate in ("median", "krum:1", "clip:0.01", "trimmed:0.2")
+        ),
     ],
 )
 def test_bytes_are_the_ledgers(method: str, more: dict[str, Any]) -> None:
@@ -69,6 +77,21 @@ def test_bytes_are_the_ledgers(method: str, more: dict[str, Any]) -> None:
     run = train(method, clients(), **given)
     assert told.exact
     assert (told.up[0], told.down[0]) == (run.summary["bytes_up"], run.summary["bytes_down"])
+
+
+def test_a_robust_mean_of_many_is_planned_by_as_many() -> None:
+    settings: dict[str, Any] = {**SETTINGS, "participation": 1.0, "aggregate": "bulyan:1", "engine": "serial"}
+    told, run = (
+        plan("fedavg", clients(range(3, 11)), **settings).sent,
+        train("fedavg", clients(range(3, 11)), **settings),
+    )
+    assert (told.up[0], told.down[0]) == (run.summary["bytes_up"], run.summary["bytes_down"])
+
+
+def test_what_is_not_trained_need_not_travel_again() -> None:
+    settings: dict[str, Any] = {**SETTINGS, "options": {"rank": 2}, "local_epochs": 0, "engine": "serial"}
+    told, run = plan("rolora", clients(), **settings).sent, train("rolora", clients(), **settings)
+    assert told.down[0] <= run.summary["bytes_down"] <= told.down[1]
 
 
 def told_of(planned: Plan) -> dict[str, str]:

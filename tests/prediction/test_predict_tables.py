@@ -16,6 +16,8 @@ import pytest
 import commonground as cg
 from commonground import load_data, load_run, train
 from commonground.cli import main
+from commonground.data.tables.features import strange_cells
+from commonground.data.tables.raw import raw_of_frame
 from commonground.errors import ConfigError, DataError
 from commonground.prediction.tables import Whose, predict_table
 
@@ -450,3 +452,32 @@ def test_large_targets_are_written_in_the_digits_that_they_differ_by(
     assert all((tested[name] % 1 != 0).any() for name in columns)
     said = cg.load_run(tmp_path / "run").trained.task.choose(np.array([[1e9 + 0.25]]), ["y"])  # as a service says it
     assert said == ["1000000000.25"]
+
+
+def test_a_single_row_that_cannot_be_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By predict, by a model that was exported, and of every row by a service."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"who": ["a", "b"] * 40, "age": rng.uniform(20, 90, 80).round(), "y": ["no", "up"] * 40})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    run = train("fedavg", tmp_path / "t.csv", client_column="who", target="y", rounds=1, out=tmp_path / "run")
+    low, high = table["age"].min(), table["age"].max()
+    within = f"far outside what training rows had ({low:g} to {high:g})"
+    for ages, said in (([1000.0], "the row lies"), ([30, 40, 50, 60, -500.0, 70], "1 of 6 rows lies")):
+        asked = pd.DataFrame({"who": "a", "age": ages, "zz": 1})
+        asked.to_csv(tmp_path / "asked.csv", index=False)
+        assert main(["predict", str(tmp_path / "run"), str(tmp_path / "asked.csv")]) == 0
+        assert f"age: {said} {within}, first in line {ages.index(max(ages, key=abs)) + 2}" in capsys.readouterr().err
+    cg.export_model(run, tmp_path / "out")
+    exported = cg.load_exported(tmp_path / "out")
+    for ask in (exported.predict, lambda frame: cg.table_inputs(tmp_path / "out", frame)):
+        with pytest.warns(UserWarning) as warned:  # the least and the most of a column do not travel with a model
+            ask(pd.DataFrame({"age": [50.0, None], "zz": 1}))
+        said = [str(one.message) for one in warned]
+        assert said[0] == "ignored: 'zz'"
+        assert said[1].startswith("age: 1 of 2 rows lack it, which no training row did; ")
+    raw = raw_of_frame(pd.DataFrame({"age": [1000.0, None, 50.0]}))
+    assert run.trained.schema is not None
+    far, empty, plain = strange_cells(raw, run.trained.schema)
+    assert far == (f"age: {within}",)
+    assert empty[0].startswith("age: empty, which no training row was; ")
+    assert plain == ()

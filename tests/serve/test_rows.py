@@ -18,8 +18,10 @@ pytest.importorskip("fastapi")
 pytest.importorskip("httpx")
 from fastapi.testclient import TestClient
 
+from commonground.data.tables.schema import TableSchema
 from commonground.errors import DataError
 from commonground.serve import RunModels, Tokens
+from commonground.serve.rows import _check_owner
 from commonground.serve.tokens import ENROL, Enrolment
 from tests.serve.shops import bearer, features, rows
 
@@ -263,3 +265,14 @@ def _token(tokens: Tokens, whose: str | Enrolment) -> str:
     if whose not in _KEPT:
         _KEPT[whose] = tokens.issue(whose)
     return _KEPT[whose]
+
+
+@pytest.mark.parametrize(("whose", "refused"), [(True, False), ("True", False), (False, True), ("False", True)])
+def test_truths_name_clients_as_well(whose: object, refused: bool) -> None:
+    """JSON's true is a client's name, which a table writes True."""
+    schema = TableSchema((), ("y",), "classification", ("a", "b"), client_column="who")
+    if refused:
+        with pytest.raises(DataError, match="who asks is 'True'; every client asks for its own rows"):
+            _check_owner([{"who": whose}], schema, "True")
+    else:
+        _check_owner([{"who": whose}], schema, "True")

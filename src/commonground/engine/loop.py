@@ -15,7 +15,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from commonground.aggregation import parse_aggregate
 from commonground.algorithms import Server, Tensors
 from commonground.counted import counted
 from commonground.engine.backends.base import CachedShared, Engine, Which, payload_bytes
@@ -38,7 +37,7 @@ from commonground.engine.results import rounded
 from commonground.engine.run import Run
 from commonground.engine.sampling import sample_clients
 from commonground.engine.scores import Scores, mean_of, spread_of
-from commonground.engine.server_round import EXTREME, Growth, conclude
+from commonground.engine.server_round import EXTREME, Growth, conclude, server_at
 from commonground.engine.setup import Setup
 from commonground.engine.state.folder import RunFolder
 from commonground.errors import ConfigError, NotFiniteError
@@ -115,9 +114,6 @@ class Loop:
         self.setup, self.folder, self.observer, self.on_round = setup, folder, observer, on_round
         self.config, self.plan = setup.config, EvaluationPlan(setup)
         self.progress = Progress.of(setup)
-        parameters = setup.groups.trainable("all")
-        self.aggregate = parse_aggregate(setup.config.aggregate)
-        self.buffers = [name for name in setup.groups.names("all") if name not in parameters]
         self.stopping = EarlyStopping(self.config, setup.rank, self.progress)
         self.keeper = Keeper(setup, folder, self.progress, observer, other_numerics)
         self.growth: Growth | None = None  # the last round in which the shared tensors grew by far, if they still are
@@ -301,17 +297,7 @@ class Loop:
         return sample_clients(self.config, self.setup.data.clients, round, secret)
 
     def _server(self, round: int) -> Server:
-        return Server(
-            dict(self.progress.shared),
-            dict(self.progress.memory),
-            round=round,
-            clients=self.setup.data.clients,
-            lr=self.setup.lr_at(round),
-            weighting=self.config.weighting,
-            seed=self.config.seed,
-            buffers=self.buffers,
-            aggregate=self.aggregate,
-        )
+        return server_at(self.setup, self.progress.shared, self.progress.memory, round)
 
     def _conclude(
         self, server: Server, answers: Sequence[ClientResult], round: int

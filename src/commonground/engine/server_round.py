@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from commonground.aggregation import parse_aggregate
 from commonground.algorithms import Server, Tensors
 from commonground.engine.backends.checks import Place, RoundMagnitudes, check_updates, measure, refuse_not_finite
 from commonground.engine.backends.client_result import ClientResult
@@ -22,7 +23,7 @@ from commonground.quoting import escaped, quoted
 from commonground.suggest import meant
 from commonground.user_code import failing_as
 
-__all__ = ["EXTREME", "Growth", "ServerRound", "conclude"]
+__all__ = ["EXTREME", "Growth", "ServerRound", "conclude", "server_at"]
 
 EXTREME = 1e3
 """What is so many times the size of the shared tensors before the round is of an extreme size."""
@@ -65,6 +66,36 @@ class ServerRound(NamedTuple):
     growth: Growth | None
 
 
+def server_at(setup: Setup, shared: Tensors, memory: Tensors, round: int) -> Server:
+    """The server as it begins a round.
+
+    Args:
+        setup: of the run.
+        shared, memory: what it holds; not changed.
+        round: 1-based round.
+    """
+    config = setup.config
+    return Server(
+        dict(shared),
+        dict(memory),
+        round=round,
+        clients=setup.data.clients,
+        lr=setup.lr_at(round),
+        weighting=config.weighting,
+        seed=config.seed,
+        buffers=[name for name in setup.groups.names("all") if name in setup.buffers],
+        aggregate=parse_aggregate(config.aggregate),
+    )
+
+
+def _in_one_layout(result: ClientResult) -> ClientResult:
+    """The same numbers, one after the other in memory: of images some engines keep channels last, and sums over
+    numbers that lie otherwise have other last digits.
+    """
+    tensors = {name: value.contiguous() for name, value in result.update.tensors.items()}
+    return replace(result, update=replace(result.update, tensors=tensors))
+
+
 def conclude(setup: Setup, server: Server, results: Sequence[ClientResult], round: int, before: Tensors) -> ServerRound:
     """The method's server update and the server optimiser, and one look at all that came and all that was made.
 
@@ -83,6 +114,7 @@ def conclude(setup: Setup, server: Server, results: Sequence[ClientResult], roun
         ModelError: the method's server update fails, or leaves other shared tensors than there were.
     """
     check_updates(setup, results, round)
+    results = list(map(_in_one_layout, results))
     replies: dict[int, Tensors] = {}
     figures: dict[str, float | Tensor | None] = {}
     if any(r.update.tensors for r in results):

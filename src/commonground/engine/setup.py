@@ -128,7 +128,7 @@ class Setup:
                 "own; say which of its tensors are meant (--head PATTERN), or take a method with one model for all, "
                 "such as fedavg"
             )
-        initial = {name: t.detach().cpu().clone() for name, t in tensors_of(model).items()}
+        initial = {name: t.detach().cpu().contiguous().clone() for name, t in tensors_of(model).items()}
         model = model.to(resolve_device(config.device))
         weights = None
         if config.class_weights is not None:

@@ -22,7 +22,18 @@ from commonground.engine.trained import Trained
 from commonground.errors import RunError
 from commonground.tasks import Task
 
-__all__ = ["CONFIG", "SCHEMA", "About", "about", "graph_dtype", "in_order", "read_about", "rounding", "whose"]
+__all__ = [
+    "CONFIG",
+    "SCHEMA",
+    "About",
+    "about",
+    "graph_dtype",
+    "in_order",
+    "read_about",
+    "rounding",
+    "rounds_of",
+    "whose",
+]
 
 CONFIG = "config.json"
 
@@ -76,6 +87,15 @@ def whose(trained: Trained, client: int | None) -> str:
     if client is None:
         return "global: the server's"
     return f"{in_order(trained, client)}'s own, of {len(trained.names)} clients"
+
+
+def rounds_of(run: Run) -> str:
+    """For a card, after how many rounds the models are those that they are."""
+    if "rounds" not in run.summary:
+        return f"some of {run.config.rounds}: the run is not finished"
+    early = run.summary.get("early_stopping") or {}
+    whole = f"{run.summary['rounds']}"
+    return f"{early['best_round']} of {whole} (early stopping)" if "best_round" in early else whole
 
 
 def rounding(config: RunConfig) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from commonground.adapters import Factors
 from commonground.algorithms.federated_lora import FederatedLoRA
 from commonground.data.text.prompts import alpaca_prompt
 from commonground.engine.run import Run
-from commonground.export.about import rounding, whose
+from commonground.export.about import rounding, rounds_of, whose
 from commonground.models.adapted import AdaptedModel
 
 __all__ = ["model_card"]
@@ -56,7 +56,7 @@ def model_card(run: Run, model: AdaptedModel, client: int | None, factors: Facto
     facts += [
         ("rank and α", f"{options.rank}, {options.alpha:g}{' (α/√r)' if options.rslora else ''}{_other(factors)}"),
         ("adapted", f"{targets} in the layers: {layers}"),
-        ("rounds", summary.get("rounds", f"some of {config.rounds}: the run is not finished")),
+        ("rounds", rounds_of(run)),
         ("clients", f"{trained.clients}, of which {config.participation:.0%} in each round"),
         ("learning rate", f"{config.lr:g}"),
         *([("seed", config.seed)] if config.dp is None else []),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from commonground.data.tables.schema import TableSchema
 from commonground.engine.run import Run
-from commonground.export.about import graph_dtype, rounding, whose
+from commonground.export.about import graph_dtype, rounding, rounds_of, whose
 from commonground.export.texts import token_inputs
 from commonground.models.adapted import AdaptedModel
 from commonground.registration import is_ours
@@ -32,7 +32,7 @@ def card(run: Run, client: int | None, format: str, schema: TableSchema | None) 
         ("method", f"{trained.algorithm.title} ({trained.algorithm.source})"),
         ("task", trained.task.name),
         ("outputs", f"{trained.split['classes']}: {outputs}"),
-        ("rounds", run.summary.get("rounds", f"some of {run.config.rounds}: the run is not finished")),
+        ("rounds", rounds_of(run)),
         ("made by", f"commonground {version('commonground')}"),
     ]
     facts += rounding(run.config)

@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from commonground.algorithms import Algorithm, make_algorithm
 from commonground.data.formats import Given
-from commonground.data.tables.features import known_features
+from commonground.data.tables.features import ignored, known_features
 from commonground.data.tables.read import raw_of_frame
 from commonground.data.tables.schema import TableSchema
 from commonground.engine.network import build_network
 from commonground.engine.portable import PortableModel
 from commonground.engine.run import Run
-from commonground.errors import ConfigError, DataError, ModelError, RunError
+from commonground.errors import ConfigError, DataError, ModelError, RunError, warn
 from commonground.export.about import SCHEMA, read_about
 from commonground.export.formats import NOISE, fixed_tensors
 from commonground.models import tensors_of
@@ -60,7 +60,7 @@ class ExportedModel:
             DataError: a column is missing, a cell does not fit, or the samples are not of the training samples' form.
         """
         if hasattr(x, "columns") and self.schema is not None:
-            x, _ = known_features(raw_of_frame(x), self.schema)
+            x = _rows_of(x, self.schema)
         return self.portable.predict(x, f"the model in '{self.folder}'", torch.device("cpu"))
 
 
@@ -130,7 +130,16 @@ def table_inputs(folder: str | os.PathLike[str] | Run, rows: Any) -> npt.NDArray
         raise RunError(f"{where} holds no {SCHEMA}; only models of tables have one")
     if schema.client_scales:
         raise ConfigError(f"{where} is of a run that scales by each client's own statistics; export a client's model")
-    return known_features(raw_of_frame(rows), schema)[0]
+    return _rows_of(rows, schema)
+
+
+def _rows_of(frame: Any, schema: TableSchema) -> npt.NDArray[np.float32]:
+    """A DataFrame's rows as inputs; what is strange in them is warned of."""
+    raw = raw_of_frame(frame)
+    rows, strange = known_features(raw, schema)
+    for sentence in (*ignored(raw.names, schema), *strange):
+        warn(sentence)
+    return rows
 
 
 def _schema(folder: Path) -> TableSchema | None:

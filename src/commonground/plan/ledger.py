@@ -14,8 +14,10 @@ from commonground.engine.backends.base import payload_bytes
 from commonground.engine.evaluation_plan import EvaluationPlan
 from commonground.engine.held_parts import bytes_of_parts, has_parts
 from commonground.engine.sampling import sample_clients
+from commonground.engine.server_round import server_at
 from commonground.engine.setup import Setup
 from commonground.plan.rehearsal import Rehearsed
+from commonground.privacy import CLIP
 
 __all__ = ["Bytes", "Kind", "fewest_rounds", "kind_of", "ledger"]
 
@@ -139,29 +141,23 @@ def _by_client(setup: Setup, rounds: int) -> tuple[int, int]:
 
 def _remembered(setup: Setup, most: int, moved: frozenset[str]) -> tuple[int, int]:
     """Bytes down where clients keep what they were sent, by the rules of the loop's ``_known``: the rounds are gone
-    through with updates that change whatever is sent; from none to ``most`` where that would take long, or where nobody
-    knows before in which rounds clients send.
+    through with updates that change whatever is sent; from none to ``most`` where that would take long, where nobody
+    knows before in which rounds clients send, or where nothing is trained.
     """
     config, algorithm = setup.config, setup.algorithm
     shared: Tensors = dict(setup.initial_shared)
     memory: Tensors = {}
     each = config.participants(setup.data.clients)
     unknown = algorithm.may_stay_silent and type(algorithm).is_silent is Algorithm.is_silent
-    if unknown or config.rounds * each * sum(value.numel() for value in shared.values()) > MOST_NUMBERS:
+    untrained = config.local_epochs == 0 and config.local_steps is None  # what is sent need not change
+    if unknown or untrained or config.rounds * each * sum(value.numel() for value in shared.values()) > MOST_NUMBERS:
         return 0, most
     heard: dict[int, int] = {}
     changed: dict[str, int] = {}
     total = 0
     for round in range(1, config.rounds + 1):
         clients = sample_clients(config, setup.data.clients, round)
-        server = Server(
-            dict(shared),
-            dict(memory),
-            round=round,
-            clients=setup.data.clients,
-            weighting=config.weighting,
-            seed=config.seed,
-        )
+        server = server_at(setup, shared, memory, round)
         for client in clients:
             last = heard.get(client, 0)
             known, steps = algorithm.spared(server, last)
@@ -181,6 +177,7 @@ def _remembered(setup: Setup, most: int, moved: frozenset[str]) -> tuple[int, in
             new = [*moved, *(name for name, value in mean.items() if not torch.equal(value, shared[name]))]
         else:
             new = [name for name, value in server.shared.items() if not torch.equal(value, shared[name])]
+        new += [CLIP] if CLIP in shared else []  # a clip norm that adapts moves in every round
         changed |= dict.fromkeys(new, round)
         shared, memory = server.shared, server.memory
     return total, total

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from commonground.aggregation import parse_aggregate
 from commonground.engine.backends.base import Which
 from commonground.engine.backends.processes import default_workers
 from commonground.engine.evaluation_plan import EvaluationPlan
@@ -105,7 +106,9 @@ class Timing:
 
         What the first takes longer is loaded or compiled once in a run.
         """
-        part, few, pace = shortened(self.setup, SHORT), self._participants(1)[: self.workers], 0.0
+        # A robust mean needs more clients than a few, and of equal tensors makes others by its last digits.
+        plain = replace(self.setup, config=self.setup.config.model_copy(update={"aggregate": "mean"}))
+        part, few, pace = shortened(plain, SHORT), self._participants(1)[: self.workers], 0.0
         rehearsal = Rehearsal(part, self.engine, self.clock)
         try:
             for kind, numbers in self.kinds.items():
@@ -122,7 +125,8 @@ class Timing:
 
     def _chosen(self, clients: Sequence[int], pace: float) -> tuple[list[int], int | None]:
         """Whose round is computed to be timed, and how many mini-batches of each (None: all)."""
-        affordable, few = BUDGET / max(pace, 1e-9), list(clients[: self.workers])
+        least = parse_aggregate(self.setup.config.aggregate).least()
+        affordable, few = BUDGET / max(pace, 1e-9), list(clients[: max(self.workers, least)])
         if work_of(self.setup, clients, self.workers) <= affordable:
             return list(clients), None
         alone = work_of(self.setup, few, self.workers)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from commonground.data.tables.features import check_columns, ignored, known_features, read_as_none
+from commonground.data.tables.features import check_columns, ignored, known_features, strange_cells
 from commonground.data.tables.load import LABEL
 from commonground.data.tables.read import RawTable, raw_of_frame
 from commonground.data.tables.schema import TableSchema
@@ -127,7 +127,7 @@ class TableRows(RowReader):
         raw = raw_of_frame(_frame(rows, self.columns))
         x, strange = known_features(raw, self.schema)
         trained.scale(x, number)
-        notes: Notes = read_as_none(raw, self.schema) if strange else [()] * len(rows)
+        notes: Notes = strange_cells(raw, self.schema) if strange else [()] * len(rows)
         _check_owner(rows, self.schema, client)
         return x, [(*told, *ignored(row, self.schema)) for told, row in zip(notes, rows, strict=True)]
 
@@ -238,7 +238,9 @@ def _check_owner(rows: Sequence[Any], schema: TableSchema, client: str) -> None:
     for number, row in enumerate(rows, 1):
         whose = {name.strip(): cell for name, cell in row.items()}.get(schema.client_column or "")
         name = f"{whose:.0f}" if isinstance(whose, float) and whose.is_integer() else str(whose).strip()
-        if not isinstance(whose, bool | None) and name not in ("", client, *pooled):
+        # JSON's true is True of a table and true of a file.
+        same = isinstance(whose, bool) and name.lower() in (client.lower(), *(one.lower() for one in pooled))
+        if whose is not None and not same and name not in ("", client, *pooled):
             raise DataError(
                 f"row {number} is of {schema.client_column} {quoted(str(whose), 40)}, and who asks is "
                 f"{quoted(client)}; every client asks for its own rows"

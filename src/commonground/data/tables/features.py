@@ -29,13 +29,13 @@ __all__ = [
     "ignored",
     "known_features",
     "learn_features",
-    "read_as_none",
     "readings_of",
     "readings_said",
     "said_of_counting",
     "said_of_doubles",
     "said_of_rounding",
     "said_of_unseen",
+    "strange_cells",
 ]
 
 Rows = npt.NDArray[np.float32]
@@ -246,10 +246,17 @@ def known_features(raw: RawTable, schema: TableSchema) -> tuple[Rows, list[str]]
                 )
         elif column.numbers is not None and known.low is not None and known.high is not None:
             outside = int(((column.numbers < known.low) | (column.numbers > known.high)).sum())
+            far = _far_outside(known, column)
             if 2 * outside > raw.rows and raw.rows > 1:
                 strange.append(
                     f"{known.name}: {outside:,} of {raw.rows:,} rows lie outside what training rows had "
-                    f"({_shown(known.kind, known.low)} to {_shown(known.kind, known.high)}); is it in another unit?"
+                    f"({_range_of(known)}); is it in another unit?"
+                )
+            elif far.any():
+                few = f"{far.sum():,} of {raw.rows:,} rows {'lies' if far.sum() == 1 else 'lie'}"
+                strange.append(
+                    f"{known.name}: {few if raw.rows > 1 else 'the row lies'} far outside what training rows had "
+                    f"({_range_of(known)}), first in {raw.where(int(np.argmax(far)))}"
                 )
     return encode(schema, columns, raw.rows), strange
 
@@ -259,16 +266,43 @@ def _read(raw: RawTable, known: ColumnSchema) -> Column:
     return read_column(raw.path, known.name, raw.columns[known.name], known.reading, raw.where, truths=known.truths)
 
 
-def read_as_none(raw: RawTable, schema: TableSchema) -> list[tuple[str, ...]]:
-    """Of each row [N] the columns, with the words, that hold a category without an input of its own."""
+def strange_cells(raw: RawTable, schema: TableSchema) -> list[tuple[str, ...]]:
+    """Of each row [N] what is strange in it: a category without an input of its own, a cell that is empty where none of
+    a training row was, and what lies far outside what training rows had.
+    """
     found: list[list[str]] = [[] for _ in range(raw.rows)]
-    for known in schema.of_kind("category"):
-        cells = _read(raw, known).cells
-        assert cells is not None
-        unknown = np.array([*(place < 0 for place in cells.places(known.categories, known.apart)), False])
-        for row in np.flatnonzero(unknown[cells.codes]):
-            found[row].append(f"{known.name}: {quoted(cells.words[cells.codes[row]], 40)} is read as none")
+    for known in schema.features:
+        column = _read(raw, known)
+        if known.kind == "category":
+            cells = column.cells
+            assert cells is not None
+            unknown = np.array([*(place < 0 for place in cells.places(known.categories, known.apart)), False])
+            for row in np.flatnonzero(unknown[cells.codes]):
+                found[row].append(f"{known.name}: {quoted(cells.words[cells.codes[row]], 40)} is read as none")
+        elif column.numbers is not None:
+            empty = np.isnan(column.numbers) if not known.missing else np.zeros(raw.rows, dtype=bool)
+            for row in np.flatnonzero(empty):
+                found[row].append(
+                    f"{known.name}: empty, which no training row was; {_shown(known.kind, known.fill)} is taken"
+                )
+            for row in np.flatnonzero(_far_outside(known, column)):
+                found[row].append(f"{known.name}: far outside what training rows had ({_range_of(known)})")
     return [tuple(notes) for notes in found]
+
+
+def _far_outside(known: ColumnSchema, column: Column) -> npt.NDArray[np.bool_]:
+    """Which rows [N] lie further outside a column's training rows than these lie from each other."""
+    if column.numbers is None or known.low is None or known.high is None:
+        return np.zeros(len(column.numbers) if column.numbers is not None else 0, dtype=bool)
+    wide = known.high - known.low
+    with np.errstate(invalid="ignore"):
+        return np.asarray((column.numbers < known.low - wide) | (column.numbers > known.high + wide))
+
+
+def _range_of(known: ColumnSchema) -> str:
+    assert known.low is not None
+    assert known.high is not None
+    return f"{_shown(known.kind, known.low)} to {_shown(known.kind, known.high)}"
 
 
 def _shown(kind: str, value: float) -> str:

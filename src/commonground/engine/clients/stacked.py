@@ -461,7 +461,7 @@ class StackedClients(LocalTraining):
         self.stack([*names, *(at or {}), *moving])
         before = {} if self._active is None else {name: self.values[name].clone() for name in moving}
         batch = batch or self._whole()
-        moved = {name: value.expand_as(self.values[name]) for name, value in (at or {}).items()}
+        moved = {name: self._of_each_client(name, value) for name, value in (at or {}).items()}
         leaves = {name: moved.get(name, self.values[name]).detach().requires_grad_() for name in names}
         values = {**self.values, **moved, **leaves}
         inside = names_inside(self.model, values)
@@ -471,6 +471,11 @@ class StackedClients(LocalTraining):
         if penalty is not None:
             each_client = each_client + self._penalties(penalty, {**moved, **leaves})
         return self._giving(gradients_of(each_client.sum(), leaves))
+
+    def _of_each_client(self, name: str, value: Tensor) -> Tensor:
+        """A tensor for every client; of running statistics, which training moves, each has its own."""
+        given = value.expand_as(self.values[name])
+        return given.clone() if name in self.setup.buffers else given
 
     def mean_loss(self, batch: Batch | None = None, *, at: Tensors | None = None, loss: Loss | None = None) -> Tensor:
         """See :meth:`commonground.algorithms.Client.mean_loss`; stacked."""

@@ -33,7 +33,7 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[bytes]:
         writer = csv.DictWriter(text, names, lineterminator="\n")
         if start == 0:
             writer.writeheader()
-        writer.writerows({**row, "name": cell(str(row["name"]))} for row in rows[start : start + LINES])
+        writer.writerows({**row, "name": cell(str(row["name"]), numbers=True)} for row in rows[start : start + LINES])
         yield text.getvalue().encode()
 
 
