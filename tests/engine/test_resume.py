@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from commonground import FederatedDataset, train
+from commonground import FederatedDataset, Run, train
 from commonground.algorithms.fedrep import FedRep
 from commonground.algorithms.lora import LoRA
 from commonground.engine import load_run
@@ -27,6 +27,7 @@ from commonground.engine.state.folder import RunFolder
 from commonground.engine.state.round_lines import RoundLines
 from commonground.errors import Interrupted, RunError
 from commonground.keys import numpy_stream
+from commonground.models import ConvNet
 from tests.campaign.kills import SETTINGS as KILLED
 from tests.campaign.kills import go as small_run
 from tests.campaign.kills import run_and_kill
@@ -35,6 +36,8 @@ from tests.helpers import (
     TwoLayer,
     Whole,
     engines_changed,
+    fitting,
+    images,
     made_data,
     rows_without_time,
     seeded,
@@ -433,3 +436,17 @@ def test_files_are_written_beside_and_renamed(tmp_path: Path, monkeypatch: pytes
         write_atomically(target, "new and longer")
     assert target.read_text() == "old"
     assert [p.name for p in target.parent.iterdir()] == ["file.txt"]
+
+
+@pytest.mark.parametrize("engine", ["serial", "batched"])
+@pytest.mark.parametrize("method", ["fedavg", "ditto", "scaffold"])
+def test_convolutions_go_on_with_weights_that_lie_as_they_did(method: str, engine: str, tmp_path: Path) -> None:
+    """Channels last, where a file has them first: products over the other have other last digits."""
+
+    def run(**more: Any) -> Run:
+        net = seeded(ConvNet, (2, 16, 16), 3, channels=(3, 4), hidden=(6, 5))
+        settings = fitting(method, {"rounds": 4, "batch_size": 4, "lr": 0.05})
+        return train(method, images((7, 12, 4, 9, 6)), model=net, engine=engine, **settings, **more)
+
+    run(out=tmp_path, on_round=lambda row: row["round"] < 2)
+    assert run(out=tmp_path, resume=True).summary["weights_sha256"] == run().summary["weights_sha256"]

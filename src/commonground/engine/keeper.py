@@ -112,7 +112,7 @@ class Keeper:
     def _take(self, checkpoint: Checkpoint) -> None:
         """The server's tensors and what is known of the clients, as they were then."""
         progress = self.progress
-        progress.shared = self.setup.moved(checkpoint.shared)
+        progress.shared = self.setup.laid_out(self.setup.moved(checkpoint.shared))
         progress.took_part = checkpoint.clients["took_part"].numpy()
         progress.heard = checkpoint.clients["heard"].numpy()
         for name, value in checkpoint.clients.items():

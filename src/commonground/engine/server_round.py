@@ -140,6 +140,7 @@ def conclude(setup: Setup, server: Server, results: Sequence[ClientResult], roun
     size = _size(measured, "shared")
     grown = size > EXTREME * max(1.0, _size(measured, "before"))
     growth = Growth(round, size, _cause(setup, measured)) if grown else None
+    server.shared = setup.laid_out(server.shared)
     return ServerRound(measured.results, replies, figures, size, growth)
 
 

@@ -128,7 +128,7 @@ class Setup:
                 "own; say which of its tensors are meant (--head PATTERN), or take a method with one model for all, "
                 "such as fedavg"
             )
-        initial = {name: t.detach().cpu().contiguous().clone() for name, t in tensors_of(model).items()}
+        initial = {name: t.detach().cpu().clone() for name, t in tensors_of(model).items()}
         model = model.to(resolve_device(config.device))
         weights = None
         if config.class_weights is not None:
@@ -351,6 +351,17 @@ class Setup:
     def declared(self) -> Tensors:
         """All tensors that a method may meet, as one client or the server has them, as examples of their shapes."""
         return {**self.initial, **self.initial_shared, **self.algorithm.client_state(self.common), **self.uploads}
+
+    def laid_out(self, tensors: Mapping[str, Tensor]) -> Tensors:
+        """Tensors with the model's own as they lie in its memory: of images, channels last. Products over what lies
+        otherwise have other last digits.
+        """
+        found = {
+            name: value.contiguous(memory_format=torch.channels_last)
+            for name, value in tensors.items()
+            if value.ndim == 4 and name in self.initial and not self.initial[name].is_contiguous()
+        }
+        return {**tensors, **found}
 
     def in_order(self, tensors: Mapping[str, Tensor]) -> Tensors:
         """Tensors as they are declared (see :func:`~commonground.engine.client_tensors.in_order`)."""
