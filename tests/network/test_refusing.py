@@ -86,11 +86,15 @@ def test_nobody_takes_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_who_comes_later_may_refuse_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both are left out; and what a run that is not to be left behind at the others is gone."""
-    town = town_of(tmp_path, 1, 3)
+    """Both are left out, also one that says so when the run begins; and what a run that is not to be left behind at the
+    others is gone.
+    """
+    town = town_of(tmp_path, 3)
     late, exchange = town.desks.pop(103), town.exchange
 
     def come(letters: Any, *given: Any) -> Any:
+        if any(letter.kind == "begin" for letter in letters.values()):
+            town.desks[101].answering.demand = "client"
         if any(letter.kind == "off" for letter in letters.values()):
             town.desks[103] = late
         return exchange(letters, *given)

@@ -18,7 +18,7 @@ from commonground import load_data, load_run, train
 from commonground.cli import main
 from commonground.data.tables.features import strange_cells
 from commonground.data.tables.raw import raw_of_frame
-from commonground.errors import ConfigError, DataError
+from commonground.errors import CommonGroundWarning, ConfigError, DataError
 from commonground.prediction.tables import Whose, predict_table
 
 
@@ -470,11 +470,11 @@ def test_a_single_row_that_cannot_be_is_told(tmp_path: Path, capsys: pytest.Capt
     cg.export_model(run, tmp_path / "out")
     exported = cg.load_exported(tmp_path / "out")
     for ask in (exported.predict, lambda frame: cg.table_inputs(tmp_path / "out", frame)):
-        with pytest.warns(
-            UserWarning, match="ignored: 'zz'"
-        ) as warned:  # the least and the most of a column do not travel with a model
+        # The least and the most of a column do not travel with a model.
+        with pytest.warns(CommonGroundWarning) as warned:
             ask(pd.DataFrame({"age": [50.0, None], "zz": 1}))
         sentences = [str(one.message) for one in warned]
+        assert sentences[0] == "ignored: 'zz'"
         assert sentences[1].startswith("age: 1 of 2 rows lack it, which no training row did; ")
     raw = raw_of_frame(pd.DataFrame({"age": [1000.0, None, 50.0]}))
     assert run.trained.schema is not None

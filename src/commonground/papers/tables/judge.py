@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from commonground.counted import counted
-from commonground.errors import ConfigError, RunError
+from commonground.errors import ConfigError, DataError, RunError
 from commonground.papers.claims import claim
 from commonground.papers.figures import Curve, Figure
 from commonground.papers.outcome import Cell, Claim, Outcome
@@ -45,6 +45,7 @@ def run_table(table: PaperTable, request: Request) -> Outcome:
 
     Raises:
         ConfigError: a column, method or variant is unknown.
+        DataError: the data of all that was asked for are not there.
         RunError: the folder's files are damaged, or of another scale.
     """
     going = request.going
@@ -52,6 +53,9 @@ def run_table(table: PaperTable, request: Request) -> Outcome:
     table, store = table.at_scale(request.scale), CellStore(request.folder)
     filling = fill if request.jobs == 1 else fill_side_by_side
     notes, done = filling(table, work, store, request, going)
+    store.read()
+    if done and notes and not any(key in store for one in work for key in one.cells()):
+        raise DataError(" ".join(notes))  # of all that was asked for nothing could be measured
     outcome = outcome_of(table, store)
     outcome.notes += [*left, *notes]
     if not done:
