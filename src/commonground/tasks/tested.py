@@ -68,10 +68,7 @@ def untuned_clients(summary: Mapping[str, Any]) -> str:
     Args:
         summary: of a run.
     """
-    found = summary.get("untuned_clients", {})
-    if not found:
-        return ""
-    return f"with {counted(len(found), 'client')} whose model could not be fine-tuned: {_named(tuple(found), found)}"
+    return _some(summary.get("untuned_clients", {}), "whose model could not be fine-tuned")
 
 
 def unserved_clients(summary: Mapping[str, Any]) -> str:
@@ -80,13 +77,13 @@ def unserved_clients(summary: Mapping[str, Any]) -> str:
     Args:
         summary: of a run.
     """
-    found = summary.get("clients_without_model", {})
-    if not found:
-        return ""
-    return (
-        f"with {counted(len(found), 'client')} that did not take the finished model (--resume offers it again): "
-        f"{_named(tuple(found), found)}"
-    )
+    what = "that did not take the finished model (--resume offers it again)"
+    return _some(summary.get("clients_without_model", {}), what)
+
+
+def _some(found: Mapping[str, str], what: str) -> str:
+    """A clause about clients, each with why."""
+    return f"with {counted(len(found), 'client')} {what}: {_named(tuple(found), found)}" if found else ""
 
 
 def _named(clients: Sequence[str], why: Mapping[str, str]) -> str:
