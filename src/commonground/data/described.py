@@ -21,6 +21,7 @@ from commonground.tasks import Regression, Task, tasks
 
 __all__ = [
     "LONGEST_TEXT",
+    "Demand",
     "Description",
     "as_agreed",
     "class_places",
@@ -37,6 +38,8 @@ _LEFT_OUT = "the server leaves out classes of this client's, or takes several fo
 
 Fields = Sequence[tuple[str, str, tuple[int, ...]]]
 Name = Annotated[str, Field(min_length=1, max_length=1000)]
+Demand = Literal["client", "example"]
+"""What a client's owner wants hidden of whatever it takes part in: whole clients, or single examples."""
 Version = Annotated[str, Field(max_length=100)]
 Side = Annotated[int, Field(ge=0, le=LARGEST_SAMPLE)]
 
@@ -56,7 +59,7 @@ class Description(BaseModel):
         scale: of the client's preprocessing.
         mean, std: likewise.
         counted_classes: whether the classes follow from the client's own rows, and tell of them.
-        demand: what the client's owner wants hidden of whatever it takes part in: whole clients, or single examples.
+        demand: what the client's owner demands to be hidden, if anything.
         least_noise: and by how much noise at least.
         version: of the client's software.
     """
@@ -79,7 +82,7 @@ class Description(BaseModel):
     mean: tuple[float, ...]
     std: tuple[float, ...]
     counted_classes: bool = False
-    demand: Literal["client", "example"] | None = None
+    demand: Demand | None = None
     least_noise: float = 0.0
     version: Version = ""
 

@@ -24,13 +24,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
-from commonground.data.described import LONGEST_TEXT, as_agreed, describe_client
+from commonground.data.described import LONGEST_TEXT, Demand, as_agreed, describe_client
 from commonground.data.own_table import OwnTable
 from commonground.data.tables.told import Agreed, StatisticsRequest, read_told
 from commonground.data.text.tokens import pad_tokens
@@ -117,7 +117,7 @@ class Answering:
         folder: Path,
         *,
         model_code: bool = False,
-        demand: Literal["client", "example"] | None = None,
+        demand: Demand | None = None,
         least_noise: float = 0.0,
         least: int = 1,
         tokenizer: str | None = None,

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from commonground.config import RunConfig
+from commonground.data.described import Demand
 
-__all__ = ["Demand", "unmet"]
-
-Demand = Literal["client", "example"]
+__all__ = ["unmet"]
 
 
 def unmet(demand: Demand | None, least_noise: float, config: RunConfig) -> str:
