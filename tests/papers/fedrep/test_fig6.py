@@ -74,8 +74,8 @@ def test_without_the_new_clients_data_the_run_waits(tmp_path: Path, monkeypatch:
         raise DataError("no digits here")
 
     monkeypatch.setattr(fig6, "new_clients", none)
-    outcome = run_table(DIGITS, asked(tmp_path))
-    assert "FEMNIST letters, then digits was left out: no digits here" in outcome.notes
+    with pytest.raises(DataError, match=r"^FEMNIST letters, then digits was left out: no digits here$"):
+        run_table(DIGITS, asked(tmp_path))
     assert len(CellStore(tmp_path)) == 0
     monkeypatch.setattr(fig6, "new_clients", others)
     assert len(run_table(DIGITS, asked(tmp_path)).cells) == 4

@@ -109,9 +109,13 @@ class PenaltySettings(Settings):
         return (self.gamma1, self.gamma1 / ratio) if fixed == "gamma1" else (self.gamma2 * ratio, self.gamma2)
 
     def held(self, fixed: Fixed) -> str:
-        """How the choice is told, and where Theorem 5.1 has another value, that one."""
-        letter, value, theirs = ("γ1", self.gamma1, 1 / 4) if fixed == "gamma1" else ("γ2", self.gamma2, 1 / 8)
-        return f"{letter} = {value:g} ({'' if value == theirs else f'{theirs:g} in '}Theorem 5.1)"
+        """How the choice is told."""
+        return f"γ1 = {self.gamma1:g}" if fixed == "gamma1" else f"γ2 = {self.gamma2:g}"
+
+    def beside_theorem(self, fixed: Fixed) -> str:
+        """The same with what Theorem 5.1 has."""
+        value, theirs = (self.gamma1, 1 / 4) if fixed == "gamma1" else (self.gamma2, 1 / 8)
+        return f"{self.held(fixed)} ({'' if value == theirs else f'{theirs:g} in '}Theorem 5.1)"
 
 
 @dataclass(frozen=True)
@@ -179,7 +183,7 @@ def _notes(settings: PenaltySettings, panels: Sequence[Panel]) -> list[str]:
     sizes = "Both scales are the paper's own sizes. " if papers else ""
     return [
         f"{sizes}The paper does not say which of γ1 and γ2 it holds fixed, which Φ it "
-        f"draws, nor how many rounds it runs: here {' and '.join(map(settings.held, settings.fixed))} "
+        f"draws, nor how many rounds it runs: here {' and '.join(map(settings.beside_theorem, settings.fixed))} "
         f"in turn, the other by the ratio; both generators of Φ; {settings.rounds} rounds. Gradients are those of the "
         f"{'halved squares, as in App. A.1' if settings.loss == 'half-square' else 'squares, as in §4.3'}; --set loss= "
         "takes the other, beside which the same penalty weighs "
