@@ -80,7 +80,16 @@ class DivergenceError(CommonGroundError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """The user asked to stop; everything finished so far is in the checkpoint (exit code 130)."""
+    """The user asked to stop; everything finished so far is in the checkpoint (exit code 130).
+
+    Args:
+        said: what was stopped.
+        goes_on: whether and how it goes on, where the command that was stopped is not enough to know that.
+    """
+
+    def __init__(self, said: str, goes_on: str = "") -> None:
+        super().__init__(said)
+        self.goes_on = goes_on
 
 
 class CommonGroundWarning(UserWarning):

@@ -348,8 +348,9 @@ def test_the_server_adds_up_the_same_layout(algorithm: str, more: dict[str, Any]
     other last digits then.
     """
     rng = np.random.default_rng(0)
-    part = lambda n: (rng.normal(size=(n, 8, 8, 2)), rng.integers(0, 2, n))  # noqa: E731
-    data = FederatedDataset.from_arrays([(*part(6 + i), *part(3)) for i in range(9)], classes=2)
+    sizes = [(6 + i, 3) for i in range(9)]
+    clients = [[(rng.normal(size=(n, 8, 8, 2)), rng.integers(0, 2, n)) for n in both] for both in sizes]
+    data = FederatedDataset.from_arrays([(*train_rows, *test_rows) for train_rows, test_rows in clients], classes=2)
     net = partial(seeded, lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)))
     settings: dict[str, Any] = {"rounds": 3, "lr": 0.1, "workers": 1, "dtype": "float64", "batch_size": 8, **more}
     runs = [train(algorithm, data, model=net(), engine=engine, **settings) for engine in ("serial", "messages")]

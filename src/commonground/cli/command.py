@@ -26,7 +26,7 @@ from commonground.cli.reproduce import report, reproduce
 from commonground.cli.serve import serve
 from commonground.cli.tables import example, inspect
 from commonground.cli.train import train
-from commonground.errors import AggregateError, CommonGroundError, CommonGroundWarning
+from commonground.errors import AggregateError, CommonGroundError, CommonGroundWarning, Interrupted
 from commonground.quoting import visible
 from commonground.stopping import stops_raise
 from commonground.wording import naming_options
@@ -48,8 +48,9 @@ for command in (
 
 
 _CONTINUED = {
-    "train": "; continue with --resume",
-    "compare": "; the same command continues",
+    "train": "continue with --resume",
+    "compare": "the same command continues",
+    "reproduce": "the same command continues",
 }
 
 
@@ -83,9 +84,9 @@ def main(args: list[str] | None = None) -> int:
         print(f"commonground: {visible(' '.join(str(error).split()))}", file=sys.stderr)
         return 1 if isinstance(error, AggregateError) else 2
     except (KeyboardInterrupt, click.Abort) as stopped:
-        command = next(iter(given), "")  # of an experiment it depends on what it keeps
-        goes_on = str(stopped) if command == "reproduce" else _CONTINUED.get(command, "")
-        print(f"commonground: interrupted{goes_on}", file=sys.stderr)
+        told = stopped.goes_on if isinstance(stopped, Interrupted) else ""
+        goes_on = told or _CONTINUED.get(next(iter(given), ""), "")
+        print(f"commonground: interrupted{f'; {goes_on}' if goes_on else ''}", file=sys.stderr)
         return 130
     except BrokenPipeError:
         # The reader of our output has gone (`commonground list data | head -1`).

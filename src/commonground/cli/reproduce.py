@@ -17,7 +17,7 @@ from commonground.catalogue import check_experiment
 from commonground.cli.completion import complete_experiment
 from commonground.cli.parameters import Finite, NameChoice
 from commonground.counted import counted
-from commonground.errors import ConfigError, RunError
+from commonground.errors import ConfigError, Interrupted, RunError
 from commonground.existing import check_folder
 from commonground.literals import assigned
 from commonground.name_lists import names_in
@@ -271,7 +271,7 @@ def _carry_out(request: Request, chosen: Experiment) -> None:
     except KeyboardInterrupt:
         kept = request.folder.is_dir() and any(request.folder.iterdir())
         goes_on = "continues" if kept else "begins anew, for nothing is kept"
-        raise KeyboardInterrupt(f"; the same command {goes_on}") from None
+        raise Interrupted("stopped", f"the same command {goes_on}") from None
     outcome.leave_out_undefined()
     with alone():
         if chosen.table is not None:  # with what other processes have added meanwhile

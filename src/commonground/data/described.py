@@ -14,6 +14,7 @@ from commonground.data.arrays import Array, Preprocess, offsets_of
 from commonground.data.federated import FederatedDataset
 from commonground.data.names import sorted_names
 from commonground.data.tables.cells import one_spelling, places_of
+from commonground.data.tables.told import Version
 from commonground.data.text.tokens import pad_tokens
 from commonground.errors import DataError, UpdateError
 from commonground.quoting import quoted
@@ -40,7 +41,6 @@ Fields = Sequence[tuple[str, str, tuple[int, ...]]]
 Name = Annotated[str, Field(min_length=1, max_length=1000)]
 Demand = Literal["client", "example"]
 """What a client's owner wants hidden of whatever it takes part in: whole clients, or single examples."""
-Version = Annotated[str, Field(max_length=100)]
 Side = Annotated[int, Field(ge=0, le=LARGEST_SAMPLE)]
 
 

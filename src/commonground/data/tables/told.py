@@ -41,6 +41,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=1 << 40)]
 Decimal = Literal["point", "comma", "thousands"]
 Order = Annotated[str, Field(max_length=100)]
+Version = Annotated[str, Field(max_length=100)]
 Targets = Annotated[tuple[Name, ...], Field(min_length=1, max_length=1000)]
 Classes = Annotated[tuple[Name, ...], Field(min_length=1, max_length=10_000_000)]
 
@@ -98,7 +99,7 @@ class Columns(_Told):
     class_names: Classes
     target_decimals: tuple[Decimal, ...]
     doubtful: Annotated[tuple[Name, ...], Field(max_length=MOST_COLUMNS)] = ()
-    version: Annotated[str, Field(max_length=100)] = ""
+    version: Version = ""
 
     @model_validator(mode="after")
     def _once(self) -> Self:
