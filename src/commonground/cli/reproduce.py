@@ -269,7 +269,7 @@ def _carry_out(request: Request, chosen: Experiment) -> None:
         with more_runs():
             outcome = chosen.run(request)
     except KeyboardInterrupt:
-        kept = request.folder.is_dir() and any(request.folder.iterdir())
+        kept = chosen.table is not None or (request.folder / "runs").is_dir()  # what is there else is of earlier
         goes_on = "continues" if kept else "begins anew, for nothing is kept"
         raise Interrupted("stopped", f"the same command {goes_on}") from None
     outcome.leave_out_undefined()
