@@ -81,7 +81,7 @@ def test_who_is_added_by_others_is_answered_at_once_and_with_the_newest_head(run
         fresh = RunModels(cg.load_run(run))
         assert said(models, "newest") == said(fresh, "newest")
         assert said(models, "north") == said(fresh, "north")
-    assert models.run.trained.names == ["east", "north", "newest"]
+    assert models.run.trained.known.names == ["east", "north", "newest"]
 
 
 def test_health_counts_those_whom_others_have_added(run: Path) -> None:
@@ -104,7 +104,7 @@ def test_who_comes_while_another_process_is_at_work_may_try_again(run: Path, mon
 
 def test_who_was_added_between_reading_a_run_and_serving_it_is_answered(run: Path) -> None:
     read = cg.load_run(run)
-    assert read.trained.names == ["east", "north"]
+    assert read.trained.known.names == ["east", "north"]
     others_add(run, "newest")
     assert said(RunModels(read), "newest") == said(RunModels(cg.load_run(run)), "newest")
 
@@ -131,7 +131,7 @@ def test_a_run_that_has_gone_on_takes_no_client_from_those_who_have_not_seen_it(
     assert answer.status_code == 503
     assert "has gone on" in answer.json()["detail"]
     assert str(run) not in answer.text
-    assert cg.load_run(run).trained.names == ["east", "north", "newest"]
+    assert cg.load_run(run).trained.known.names == ["east", "north", "newest"]
     with pytest.raises(RunError, match="has gone on since it was read"):
         keep_clients(models.run, data_of("sixth", schema=models.run.trained.schema))
     assert said(models, "north") == before  # as it began

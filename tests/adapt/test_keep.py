@@ -82,22 +82,22 @@ def test_added_clients_take_their_factors_along(algorithm: str, more: dict[str, 
 )
 def test_whatever_the_server_did_with_updates(of_the_server: dict[str, Any], tmp_path: Path) -> None:
     kept = cg.keep_clients(trained(tmp_path, "fedavg", **of_the_server), newcomers(1), epochs=1)
-    assert kept.run.trained.names[-1] == "new-0"
+    assert kept.run.trained.known.names[-1] == "new-0"
 
 
 def test_more_of_them_and_one_again(tmp_path: Path) -> None:
     run, data = trained(tmp_path), newcomers(2)
     once = cg.keep_clients(run, data, epochs=1)
     twice = cg.keep_clients(once.run, newcomers(2, seed=5), epochs=1)
-    assert twice.run.trained.names == ["0", "1", "2", "3", "4", "new-0", "new-1", "new-2", "new-3"]
+    assert twice.run.trained.known.names == ["0", "1", "2", "3", "4", "new-0", "new-1", "new-2", "new-3"]
     x = data.x_test[:20]
     np.testing.assert_array_equal(once.run.predict(x, "new-1"), twice.run.predict(x, "new-1"))
     clients = [(data.x_train[i], data.y_train[i], data.x_test[j], data.y_test[j]) for i, j in parts(data)]
     names = ["new-1", "else"]
     named = cg.FederatedDataset.from_arrays(clients, classes=10, client_names=names, preprocess=data.preprocess)
     third = cg.keep_clients(twice.run, named, epochs=3)
-    assert third.run.trained.names[-1] == "else"
-    assert len(third.run.trained.names) == 10
+    assert third.run.trained.known.names[-1] == "else"
+    assert len(third.run.trained.known.names) == 10
     assert not np.array_equal(third.run.predict(x, "new-1"), once.run.predict(x, "new-1"))
     np.testing.assert_array_equal(third.run.predict(x, "new-0"), once.run.predict(x, "new-0"))
 
@@ -115,7 +115,7 @@ def test_more_rounds_make_the_heads_void(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="add it again"):
         cg.load_run(tmp_path).model("new-0")
     again = cg.keep_clients(cg.load_run(tmp_path), newcomers(1), epochs=1).run
-    assert again.trained.names[5:] == ["new-2"], "those before are gone: their heads are of no use"
+    assert again.trained.known.names[5:] == ["new-2"], "those before are gone: their heads are of no use"
     assert again.predict(newcomers(2).x_test[:2], "new-2").shape == (2, 10)
 
 
@@ -147,17 +147,17 @@ def test_one_after_the_other_on_the_same_run(tmp_path: Path) -> None:
         )
 
     other = cg.load_run(tmp_path / "run")
-    assert other.trained.names == [str(c) for c in range(5)]
+    assert other.trained.known.names == [str(c) for c in range(5)]
     first = cg.keep_clients(run, named("anna"), epochs=1)
     cg.keep_clients(run, named("bert"), epochs=1)
     cg.keep_clients(other, named("cora"), epochs=1)
     cg.keep_clients(tmp_path / "run", data, epochs=1)
     assert cg.keep_clients(str(tmp_path / "run"), data, epochs=1).names == ("new-4",)
     everyone = [str(c) for c in range(5)] + ["anna", "bert", "cora", "new-3", "new-4"]
-    assert cg.load_run(tmp_path / "run").trained.names == everyone
+    assert cg.load_run(tmp_path / "run").trained.known.names == everyone
     for known in (first.run, cg.load_run(tmp_path / "run")):
         assert {name for name in everyone if known.predict(data.x_test[:2], name).shape == (2, 10)} == set(everyone)
-    assert run.trained.names[5:] == ["anna", "bert"], "what it knows of by itself"
+    assert run.trained.known.names[5:] == ["anna", "bert"], "what it knows of by itself"
 
 
 def test_numbers_go_on_after_those_that_another_one_adds_meanwhile(
@@ -175,7 +175,7 @@ def test_numbers_go_on_after_those_that_another_one_adds_meanwhile(
     monkeypatch.setattr(import_module("commonground.adapt.few_shot"), "make_engine", making)
     assert cg.keep_clients(run, newcomers(1), epochs=1).names == ("new-2",)
     assert others == ["new-0", "new-1"]
-    assert cg.load_run(tmp_path).trained.names[5:] == ["new-0", "new-1", "new-2"]
+    assert cg.load_run(tmp_path).trained.known.names[5:] == ["new-0", "new-1", "new-2"]
 
 
 def test_a_number_is_a_client_only_where_no_name_is_one(tmp_path: Path) -> None:
@@ -187,21 +187,21 @@ def test_a_number_is_a_client_only_where_no_name_is_one(tmp_path: Path) -> None:
         return cg.FederatedDataset.from_arrays(clients, classes=10, client_names=names, preprocess=data.preprocess)
 
     numbers = cg.train("fedrep", named("10", "11"), rounds=1, out=tmp_path / "numbers")
-    assert numbers.trained.client(11) == numbers.trained.client("11") == 1
+    assert numbers.trained.known.number(11) == numbers.trained.known.number("11") == 1
     for name in (1, "1", 0):
         with pytest.raises(ConfigError, match=rf"has no client '{name}'"):
             numbers.model(name)
-    assert cg.keep_clients(numbers, named("1", "x"), epochs=1).run.trained.client("1") == 2
+    assert cg.keep_clients(numbers, named("1", "x"), epochs=1).run.trained.known.number("1") == 2
     words = cg.train("fedrep", named("a", "b"), rounds=1, out=tmp_path / "words")
-    assert words.trained.client(1) == words.trained.client("1") == 1
+    assert words.trained.known.number(1) == words.trained.known.number("1") == 1
     with pytest.raises(ConfigError, match="has no client '1'"):
-        words.trained.client("1", by_number=False)
+        words.trained.known.number("1", by_number=False)
     with pytest.raises(ConfigError, match="cannot be called '1', which is the number of client 'b'"):
         cg.keep_clients(words, named("1", "x"), epochs=1)
     with pytest.raises(ConfigError, match="cannot be called 'all'"):
         cg.keep_clients(words, named("all", "x"), epochs=1)
     again = cg.keep_clients(words, named("2", "x"), epochs=1).run  # there is no third client
-    assert again.trained.client("2") == 2
+    assert again.trained.known.number("2") == 2
     done = cg.export_model(again, tmp_path / "everyone", client="all")
     assert [each.client for each in done] == [0, 1, 2, 3]
     assert sorted(path.name for path in (tmp_path / "everyone").iterdir()) == [f"client-{c}" for c in range(4)]

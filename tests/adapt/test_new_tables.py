@@ -124,9 +124,9 @@ def test_clients_with_scales_of_their_own_stay(tmp_path: Path, capsys: pytest.Ca
     assert data.schema is not None
     scale = data.schema.client_scales["n"]
     encoded = new[["x", "z"]].to_numpy(np.float32)
-    by_hand = run.trained.task.predict(kept.run.trained.outputs(
-        ((encoded - np.array(scale["mean"])) / np.array(scale["std"])).astype(np.float32), kept.run.trained.client("n")
-    ))  # fmt: skip
+    scaled = ((encoded - np.array(scale["mean"])) / np.array(scale["std"])).astype(np.float32)
+    new_one = kept.run.trained.known.number("n")
+    by_hand = run.trained.task.predict(kept.run.trained.outputs(scaled, new_one))
     for one in (kept.run, cg.load_run(tmp_path / "run")):
         np.testing.assert_allclose(one.predict(new, "n"), by_hand, rtol=1e-5)
     for client in ("n", "all"):

@@ -356,7 +356,7 @@ def test_rows_of_a_table_of_texts_are_answered_by_their_own_clients(
     assert header == ["sample", "who", "class", "probability"]
     trained = load_run(run)
     texts = read_texts(tmp_path / "new.csv")
-    each = {name: classify(trained, texts, number) for number, name in enumerate(trained.trained.names)}
+    each = {name: classify(trained, texts, number) for number, name in enumerate(trained.trained.known.names)}
     right = 0
     for row, (line, (sample, who, cls, probability)) in enumerate(zip(shuffled, said, strict=True)):
         _, label, owner = line.split(",")
@@ -392,7 +392,7 @@ def test_clients_with_few_texts_are_served_by_the_global_model(
     assert "serves clients with few rows by the global model, and LoRA has none" in capsys.readouterr().err
     run = tmp_path / "run"
     assert main(["train", "lora", *given, str(run), "--set", "head=shared"]) == 0
-    assert load_run(run).trained.names == ["c0", "c1", "c2"]
+    assert load_run(run).trained.known.names == ["c0", "c1", "c2"]
     (tmp_path / "new.csv").write_text("text,who\nw1 w3,few\n")
     capsys.readouterr()
     assert main(["predict", str(run), str(tmp_path / "new.csv")]) == 0
@@ -476,7 +476,7 @@ def test_texts_in_a_file_per_client(place: Path, tmp_path: Path) -> None:
     data = ["--data", str(tmp_path / "shops"), "--client-column", "file", "--text-column", "text", "--target", "mood"]
     model = ["--model", f"hf:{place / 'bert'}", "--rounds", "1", "--quiet", *SET]
     assert main(["train", "lora", *data, *model, "--out", str(tmp_path / "run")]) == 0
-    assert cg.load_run(tmp_path / "run").trained.names == ["north", "south"]
+    assert cg.load_run(tmp_path / "run").trained.known.names == ["north", "south"]
     out = tmp_path / "said.csv"
     assert main(["predict", str(tmp_path / "run"), str(tmp_path / "shops"), "--out", str(out)]) == 0
     header, *rows = read_table(out.read_text("utf-8"))

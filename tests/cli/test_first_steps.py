@@ -96,12 +96,12 @@ def test_clients_with_names_have_numbers_too(tmp_path: Path) -> None:
         data = made_data((4, 5, 6), client_names=["a", "b", last])
         cg.train("fedavg", data, model="linear", rounds=1, out=tmp_path / last)
         run = load_run(tmp_path / last)
-        assert {name: run.trained.client(name) for name in known} == known
+        assert {name: run.trained.known.number(name) for name in known} == known
         for wrong in wrongs:
             with pytest.raises(ConfigError, match="has no client"):
-                run.trained.client(wrong)
+                run.trained.known.number(wrong)
     with pytest.raises(ConfigError, match="0 is the name of one client and the number of another, 'a'"):
-        run.trained.client(0)
+        run.trained.known.number(0)
 
 
 def test_samples_are_answered_by_the_client_of_the_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

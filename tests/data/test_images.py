@@ -321,7 +321,7 @@ def test_new_clients_are_the_folders_not_as_many_as_the_run_had(clients: tuple[s
     assert main(["train", "fedavg", *read]) == 0
     assert main(["adapt", out, "--data", str(new), "--shots", "2"]) == 0
     assert main(["adapt", out, "--data", str(new), "--keep"]) == 0
-    assert cg.load_run(out).trained.names == ["ann", "bob", *clients]
+    assert cg.load_run(out).trained.known.names == ["ann", "bob", *clients]
 
 
 # -- predictions ----------------------------------------------------------------------------------------------------

@@ -42,9 +42,12 @@ def test_a_number_that_is_anothers_name_is_no_answer() -> None:
         own = data.test_indices(number)
         right = (run.predict(data.x_test[own], name).argmax(1) == data.y_test[own]).mean()
         assert right == run.clients[number]["personal_accuracy"]
-    assert (run.trained.client("1"), cg.train("fedrep", named("0", "1"), **GIVEN).trained.client(1)) == (0, 1)
+    assert (run.trained.known.number("1"), cg.train("fedrep", named("0", "1"), **GIVEN).trained.known.number(1)) == (
+        0,
+        1,
+    )
     # A number that no client has can only be a name.
-    assert cg.train("fedrep", named("10245", "77"), **GIVEN).trained.client(77) == 1
+    assert cg.train("fedrep", named("10245", "77"), **GIVEN).trained.known.number(77) == 1
 
 
 @dataclass(frozen=True)

@@ -192,7 +192,7 @@ def test_another_table_is_read_as_the_runs_was(tmp_path: Path, capsys: pytest.Ca
     assert new.schema is not None
     assert new.schema.features == old.schema.features
     assert new.schema.preprocess == old.schema.preprocess
-    assert new.names == ["s0", "s1", "s2", "s3"]
+    assert new.known.names == ["s0", "s1", "s2", "s3"]
     for more, clients in ((["--clients", "3"], 3), (["--partition", "iid", "--clients", "5"], 5)):
         out = str(tmp_path / f"dealt{clients}")
         assert main([*on, *more, "--rounds", "1", "--quiet", "--out", out]) == 0

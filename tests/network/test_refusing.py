@@ -59,7 +59,7 @@ def test_a_client_whose_demand_is_not_met_is_left_out_from_the_start(
     assert not [note for note in notes if "101" in note]  # of which the reason is known
     run = cg.load_run(tmp_path / "run")
     assert run.summary["clients"] == 3
-    assert run.trained.names == ["site 0", "site 2", "site 3"]
+    assert run.trained.known.names == ["site 0", "site 2", "site 3"]
     assert "refused" not in run.summary
     alone = Town(data_of(), tmp_path / "alone")
     for one in (alone.names, alone.data, alone.folders):
@@ -105,7 +105,7 @@ def test_who_comes_later_may_refuse_as_well(tmp_path: Path, monkeypatch: pytest.
     for client in (1, 3):
         assert len([note for note in notes if f"client 'site {client}' takes no part" in note]) == 1
     run = cg.load_run(tmp_path / "run")
-    assert run.trained.names == ["site 0", "site 2"]
+    assert run.trained.known.names == ["site 0", "site 2"]
     for client in (0, 2):
         (kept,) = (tmp_path / "sites" / f"client-{client}" / "runs").iterdir()
         assert kept.name == Members.read(tmp_path / "run" / "network.json").run
@@ -215,7 +215,7 @@ def test_who_did_not_take_the_model_is_named_until_it_does(tmp_path: Path) -> No
     again = train_over(town, config, members, FAST, tmp_path / "run", resume=True)
     assert "clients_without_model" not in again.summary
     assert "clients_without_model" not in cg.load_run(tmp_path / "run").summary
-    assert cg.load_run(tmp_path / "sites" / "client-1" / "models" / members.run).trained.names == ["site 1"]
+    assert cg.load_run(tmp_path / "sites" / "client-1" / "models" / members.run).trained.known.names == ["site 1"]
 
 
 @pytest.mark.parametrize(

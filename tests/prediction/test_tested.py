@@ -39,7 +39,7 @@ def on_table(tmp_path: Path, frame: pd.DataFrame, method: str = "fedrep", **sett
 
 
 def reported(run: cg.Run, key: str = "personal_accuracy") -> dict[str, float]:
-    return {run.trained.names[row["client"]]: row[key] for row in run.clients}
+    return {run.trained.known.names[row["client"]]: row[key] for row in run.clients}
 
 
 def accuracy_of(tests: pd.DataFrame) -> dict[str, float]:
@@ -57,7 +57,7 @@ def test_rows_and_figures_are_those_of_the_run(settings: dict[str, Any], tmp_pat
     assert list(own.who) == list(tests["client"])
     assert tests["sample"].is_unique
     if "group_column" in settings:
-        for who in run.trained.names:
+        for who in run.trained.known.names:
             rest = table()[(table().who == who) & ~table().index.isin(tests["sample"])]
             assert not set(rest.group) & set(own[own.who == who].group)
     whole = cg.predict_rows(run, table()).iloc[tests["sample"]]

@@ -61,7 +61,7 @@ def test_a_new_client_is_added_from_examples(service: tuple[TestClient, Tokens],
     said = client.post("/v1/predict", json={"rows": features(fresh)}, headers=bearer(body["token"])).json()
     right = [one["answer"] == row["label"] for one, row in zip(said["predictions"], fresh, strict=True)]
     assert np.mean(right) > 0.75
-    assert cg.load_run(run_dir).trained.names == [*sorted(SHOPS), "west"]
+    assert cg.load_run(run_dir).trained.known.names == [*sorted(SHOPS), "west"]
     again = client.post("/v1/clients", json={"client": "west", "rows": examples}, headers=enrol)
     assert again.status_code == 422
     assert again.json()["detail"] == "there is a client 'west' already"

@@ -101,7 +101,7 @@ def test_each_client_is_answered_by_its_own_model(service: tuple[TestClient, Tok
         response = client.post("/v1/predict", json={"rows": texts(asked)}, headers=bearer(tokens.issue(shop)))
         assert response.status_code == 200, response.text
         said = response.json()["predictions"]
-        wanted = classify(run, samples, run.trained.client(shop))
+        wanted = classify(run, samples, run.trained.known.number(shop))
         values = np.array([[one["values"][name] for name in ("bad", "good")] for one in said])
         assert np.allclose(values, wanted, atol=1e-6)
         assert [one["answer"] for one in said] == [("bad", "good")[i] for i in wanted.argmax(1)]
@@ -195,7 +195,7 @@ def test_pairs_of_texts_have_two_columns(model: str, tmp_path: Path) -> None:
     (one,) = models.predict("north", [{"reply": "w3 w4", "question": "w1"}])
     samples = TextSamples(["w1"], ["w3 w4"], np.zeros(1, np.int64))
     assert [*one.values.values()] == pytest.approx(
-        classify(run, samples, run.trained.client("north"))[0].tolist(), abs=1e-6
+        classify(run, samples, run.trained.known.number("north"))[0].tolist(), abs=1e-6
     )
 
 
@@ -223,5 +223,5 @@ def test_a_frame_of_texts_is_answered_row_by_row(run: Run) -> None:
     assert [*found.columns] == ["shop", "class", "bad", "good"]
     for shop, part in asked.groupby("shop"):
         samples = TextSamples(part["words"].tolist(), None, np.zeros(len(part), np.int64))
-        wanted = classify(run, samples, run.trained.client(str(shop)))
+        wanted = classify(run, samples, run.trained.known.number(str(shop)))
         assert np.allclose(found.loc[part.index, ["bad", "good"]], wanted, atol=1e-6)

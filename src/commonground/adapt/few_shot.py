@@ -23,6 +23,7 @@ from commonground.data import FederatedDataset, limit_samples
 from commonground.engine.backends.base import Engine
 from commonground.engine.backends.checks import settle
 from commonground.engine.backends.factory import make_engine
+from commonground.engine.build import build_setup
 from commonground.engine.network import plain_network
 from commonground.engine.run import Run, as_run
 from commonground.engine.setup import Setup
@@ -266,7 +267,7 @@ def head_setup(run: Run, data: FederatedDataset, seed: int, lr: float | None) ->
     update |= {"loss": None, "warmup": 0, "aggregate": "mean", "server_optimizer": "none"}
     config = run.config.model_copy(update=update)
     model, groups = plain_network(config, trained.algorithm, data.format.shape, data.classes, data.task)
-    return Setup.build(config, data, model, groups, LocalOnly())
+    return build_setup(config, data, model, groups, LocalOnly())
 
 
 def _tested(setup: Setup, algorithm: Algorithm, initial: Tensors) -> Results:

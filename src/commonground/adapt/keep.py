@@ -86,7 +86,7 @@ def keep_clients(
     if tuple(data.class_names) != tuple(trained.split["class_names"]):
         raise ConfigError(_other_classes(trained, data))
     names = _names(trained, data)
-    taken = sorted({*names} & {*trained.names[: trained.clients]})
+    taken = sorted({*names} & {*trained.known.names[: trained.clients]})
     if taken:
         raise ConfigError(
             f"{trained.where} has trained a client {quoted(taken[0])} already; new clients need other names"
@@ -107,7 +107,7 @@ def keep_clients(
             )
         added = trained.read_added_again()  # of other processes as well
         names = _names(trained, data)
-        renewed = tuple(name for name in names if name in trained.names)
+        renewed = tuple(name for name in names if name in trained.known.names)
         if renewed and not renew:
             raise ConfigError(f"there is a client '{renewed[0]}' already")
         # Clients that the data only number have their scales by no name.
@@ -150,9 +150,9 @@ def _check_name(trained: Trained, name: str) -> None:
         return
     if name == "all":
         raise ConfigError("a new client cannot be called 'all', which stands for every client; give it another name")
-    number = trained.numbered(name)
+    number = trained.known.numbered(name)
     if number is not None:
         raise ConfigError(
-            f"a new client cannot be called '{name}', which is the number of {trained.called(number)} of "
+            f"a new client cannot be called '{name}', which is the number of {trained.known.for_people(number)} of "
             f"{trained.where}; give it another name"
         )

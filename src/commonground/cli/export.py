@@ -67,7 +67,7 @@ def export(
         written = export_model(run_dir, out, client=client, format=format_, trust_code=trust_code)
     if quiet:
         return
-    trained, called = run.trained, run.trained.called
+    trained, called = run.trained, run.trained.known.for_people
     if run.unfinished:
         say(run.unfinished)
     if trained.remark and client is not None:
@@ -86,7 +86,7 @@ def _only_client(run: Run) -> str | None:
     """The name of a run's one client, if its own model is here, as on its own host; there nobody has a use for a global
     one with a head that was never trained.
     """
-    name, *others = run.trained.names
+    name, *others = run.trained.known.names
     if others or name == "all":
         return None
     try:

@@ -102,7 +102,7 @@ def predict(
     from commonground.prediction.tested import answers_to_tests
 
     run = load_run(run_dir, trust_code=trust_code)
-    number = None if client is None else run.trained.client(client)
+    number = None if client is None else run.trained.known.number(client)
     if kinds is not None and run.trained.schema is None:
         raise ConfigError(f"--kinds says how a table's columns are written, and the run in '{run_dir}' has none")
     if run.unfinished:

@@ -64,10 +64,10 @@ def serve(
     if run.unfinished:
         say(run.unfinished)
     if token_for is not None:
-        number = run.trained.client(token_for, by_number=False)
+        number = run.trained.known.number(token_for, by_number=False)
         if number < run.trained.clients:
             run.trained.own(number)  # refuses a client whose model is on its own host
-        name = run.trained.names[number]
+        name = run.trained.known.names[number]
         print(tokens.issue(name))
         click.echo(f"for client {quoted(name)} of {run_dir}", err=True)
     elif token_to_enrol:
@@ -75,7 +75,7 @@ def serve(
     elif revoke is not None:
         ended = tokens.revoke(revoke)
         if not ended:
-            run.trained.client(revoke, by_number=False)  # refuses a name that is none
+            run.trained.known.number(revoke, by_number=False)  # refuses a name that is none
         print(f"{counted(ended, 'token')} ended")
     elif revoke_to_enrol:
         print(f"{counted(tokens.revoke(ENROL), 'token')} ended")
@@ -89,6 +89,7 @@ def serve(
         )
         where = f"http://{f'[{host}]' if ':' in host else host}:{socket.getsockname()[1]}"
         click.echo(
-            f"serving {counted(len(run.trained.names), 'client')} of {run_dir} at {where}; Ctrl-C ends it", err=True
+            f"serving {counted(len(run.trained.known.names), 'client')} of {run_dir} at {where}; Ctrl-C ends it",
+            err=True,
         )
         uvicorn.Server(config).run(sockets=[socket])

@@ -162,7 +162,7 @@ def column_importance(trained: Trained, data: FederatedDataset, *, seed: int | N
         index = data.test_indices(client)
         chosen = numpy_stream(seed, "importance rows", name).permutation(index)[:rows]
         shuffles = max(1, min(MOST_SHUFFLES, SHUFFLED_ROWS // len(chosen)))
-        judge = _Judge(trained, trained.client(name), data.x_test[chosen], data.y_test[chosen])
+        judge = _Judge(trained, trained.known.number(name), data.x_test[chosen], data.y_test[chosen])
         found.append((name, len(chosen), shuffles, *judge.without(places, shuffles, seed)))
     names, counts, times, importance, loss = zip(*found, strict=True)
     metric = data.task.metric
@@ -195,7 +195,7 @@ class _Judge:
         """How much worse metric and mean loss get without each column."""
         metric, loss = self._figures(self.x[np.newaxis])
         sign = 1 if self.task.higher_is_better else -1
-        name = self.trained.names[self.client]
+        name = self.trained.known.names[self.client]
         changed: list[list[Array]] = [[], []]
         group = max(1, AT_ONCE // max(1, self.x.size * shuffles))
         columns = list(places)

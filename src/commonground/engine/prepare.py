@@ -27,6 +27,7 @@ from commonground.data.glove import GLOVE
 from commonground.data.normalization import normalize
 from commonground.data.partition_texts import is_own_partition
 from commonground.data.tables.options import TableOptions
+from commonground.engine.build import build_setup
 from commonground.engine.clients.optimizers import OptimizerName
 from commonground.engine.network import base_model, build_network
 from commonground.engine.option_checks import check_in_vain, check_options, check_updates
@@ -251,7 +252,7 @@ def prepare_setup(
             f"the tokenizer of {data.name} gives token {data.vocabulary - 1}, but the model '{config.model}' knows "
             f"only {vocabulary} tokens"
         )
-    setup = Setup.build(config, data, network, groups, algorithm, first, _own_loss(config, loss), metrics)
+    setup = build_setup(config, data, network, groups, algorithm, first, _own_loss(config, loss), metrics)
     return with_noise_found(replace(setup, init_from=begun), federation)
 
 

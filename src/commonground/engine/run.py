@@ -88,7 +88,7 @@ class Run:
         Raises:
             ConfigError: there is no such client, or the method has no global model.
         """
-        return self.trained.model(None if client is None else self.trained.client(client))
+        return self.trained.model(None if client is None else self.trained.known.number(client))
 
     def predict(
         self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike], client: str | int | None = None
@@ -111,7 +111,7 @@ class Run:
             DataError: the samples are not of the training samples' form.
             ModelError: a language model answers with texts (``commonground predict``).
         """
-        return self.trained.predict(x, None if client is None else self.trained.client(client))
+        return self.trained.predict(x, None if client is None else self.trained.known.number(client))
 
     def represent(
         self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike], client: str | int | None = None
@@ -131,7 +131,7 @@ class Run:
             ConfigError, DataError: as :meth:`predict`.
             ModelError: the model is not one of a body and a head.
         """
-        return self.trained.represent(x, None if client is None else self.trained.client(client))
+        return self.trained.represent(x, None if client is None else self.trained.known.number(client))
 
     # -- figures ------------------------------------------------------------------------------------------------
 

@@ -18,28 +18,24 @@ from commonground.algorithms import Algorithm, Tensors
 from commonground.algorithms.head_tuning import tuning
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
-from commonground.data.class_counts import class_totals
 from commonground.data.inputs import Inputs, to_device
 from commonground.data.model_inputs import ModelInputs
 from commonground.devices import resolve_device
-from commonground.engine.client_tensors import check_sent, client_model, client_start, in_order, places_of
-from commonground.engine.clients.batches import Length, check_lengths
+from commonground.engine.client_tensors import client_model, client_start, in_order, places_of
+from commonground.engine.clients.batches import Length
 from commonground.engine.clients.optimizers import BETAS, EPSILON, Rates
 from commonground.engine.given_by_hooks import tensors_given
-from commonground.engine.option_checks import check_described, check_options
 from commonground.engine.own_metrics import OwnFigure
-from commonground.engine.private.settings import check_statistics, examples_of, privacy_of
-from commonground.engine.trial import Trial, try_model
-from commonground.errors import ConfigError, ModelError
+from commonground.engine.private.settings import examples_of, privacy_of
+from commonground.errors import ModelError
 from commonground.generators import keyed_generators
-from commonground.models import FrozenBaseModel, Groups, KeyedDropout, ModelCut, call, find_split, tensors_of
+from commonground.models import FrozenBaseModel, Groups, KeyedDropout, ModelCut, call, find_split
 from commonground.models.behaviour import Behaviour, held_generators
 from commonground.models.heads import head_module
-from commonground.precision import autocast, check_precision
+from commonground.precision import autocast
 from commonground.privacy import ClientPrivacy, ExamplePrivacy, KeyedNoise, NoiseSource, SecretNoise
 from commonground.registration import is_ours
-from commonground.tasks import FineFigures, Objective, OwnLoss, OwnMetric, Rank, class_weights
-from commonground.user_code import failing_as
+from commonground.tasks import FineFigures, Objective, OwnLoss, OwnMetric, Rank
 
 __all__ = ["Setup"]
 
@@ -84,94 +80,10 @@ class Setup:
     stacking_trial: list[str] = field(default_factory=list, repr=False)
     _splits: dict[frozenset[str], ModelCut | None] = field(default_factory=dict, repr=False)
 
-    @classmethod
-    def build(
-        cls,
-        config: RunConfig,
-        data: FederatedDataset,
-        model: nn.Module,
-        groups: Groups,
-        algorithm: Algorithm,
-        start: Tensors | None = None,
-        loss: OwnLoss | None = None,
-        own_metrics: Mapping[str, OwnMetric] | None = None,
-    ) -> Setup:
-        """Check that algorithm, model and data fit, and take the model's present weights as the start.
-
-        Raises:
-            ModelError: the model's output does not fit the data, or the algorithm's groups do not cover the model.
-        """
-        algorithm.check(config)
-        check_options(config, algorithm)
-        check_statistics(config, algorithm, groups)
-        check_lengths(config, int(data.train_sizes.max()))
-        check_precision(config.precision, config.dtype, resolve_device(config.device))
-        if algorithm.needs_classes and not data.task.softmax:
-            raise ConfigError(
-                f"{algorithm.title} is made for classes, and the task of {data.name!r} is {data.task.name}; choose a "
-                "method for any task, such as fedrep or ditto"
-            )
-        if config.augment != "none" and len(data.sample_shape) != 3:
-            raise ConfigError(f"augment={config.augment} needs images, and samples of {data.name} are none")
-        if config.batch_norm == "local" and not groups.local_statistics:
-            raise ConfigError(
-                f"--batch-norm local keeps statistics of BatchNorm layers with the clients, and the model "
-                f"'{config.model}' has none that change"
-            )
-        if data.described:
-            check_described(config)
-        groups.check_cover(algorithm.shared, algorithm.personal, ": every tensor of a model is shared or personal")
-        check_sent(groups, algorithm, config.rounds)
-        if "head" in algorithm.personal and not groups.whole(algorithm.personal):
-            raise ModelError(
-                f"{algorithm.title} keeps the head with each client, and the model '{config.model}' has none of its "
-                "own; say which of its tensors are meant (--head PATTERN), or take a method with one model for all, "
-                "such as fedavg"
-            )
-        initial = {name: t.detach().cpu().clone() for name, t in tensors_of(model).items()}
-        model = model.to(resolve_device(config.device))
-        weights = None
-        if config.class_weights is not None:
-            totals = class_totals(data.class_counts_in_parts())
-            weights = class_weights(config.class_weights, data.task, totals, data.class_names)
-        setup = cls(config, data, model, groups, algorithm, initial, start, loss, weights, own_metrics or {})
-        setup = replace(setup, behaviour=setup._try_model())
-        setup._try_loss()
-        setup.prepare_model()
-        return setup
-
     def prepare_model(self) -> None:
         """Let a model with a frozen lower part make room for this data set's hidden states."""
         if isinstance(self.model, FrozenBaseModel):
             self.model.keep_hidden(np.concatenate([self.data.x_train[:, 0, 1], self.data.x_test[:, 0, 1]]))
-
-    def _try_model(self) -> Behaviour:
-        one = set(self.probe) == {"x"}
-        several = self.data.format.kind == "named" and len(self.probe) > 1
-        if several and is_ours(type(self.model)):
-            raise ModelError(
-                f"this model takes samples of one array, and these have the inputs {', '.join(self.probe)}: give a "
-                "module of your own whose forward has parameters of these names (model=, --model file.py:Class)"
-            )
-        what = f"samples of shape {self.inputs.shape}" if one else f"the inputs {', '.join(self.probe)} by name"
-        trial = Trial(self.probe, self.company, what, self.data.task, self.data.classes)
-        behaviour = try_model(self.model, trial)
-        if behaviour.joins_tested and bool((self.data.test_sizes == 1).any()):
-            client = self.data.shown_name(int((self.data.test_sizes == 1).argmax()))
-            trial.check_lone(self.model, client)
-        return behaviour
-
-    def _try_loss(self) -> None:
-        """See whether a loss of the user's can be trained with (:meth:`~commonground.tasks.Objective.check`)."""
-        n = len(self.data.y_train)
-        if not self.objective.of_user or n < 3 or self.folds or self.data.described:  # clients try it on rows of theirs
-            return
-        x, y = self.inputs.rows("train", np.array([0, n - 1, n // 2]))
-        with torch.no_grad(), self.keyed("probe"), failing_as("the loss failed"):
-            out = self.wide(call(self.model, self.inputs.arrange(x)))
-            if len(out) != len(y):
-                return
-            self.objective.check(out, y)
 
     def keyed(self, purpose: str, *ids: int) -> AbstractContextManager[Callable[[], bool]]:
         """While open, whatever code of a user draws follows from the run's seed and this key; see

@@ -20,17 +20,16 @@ from commonground.config import RunConfig
 from commonground.data import FederatedDataset
 from commonground.data.formats import Given, InputFormat, read_format
 from commonground.data.inputs import Inputs
-from commonground.data.names import numbered
 from commonground.data.sources.glue import TASKS
 from commonground.data.tables.features import known_features
 from commonground.data.tables.read import raw_of_frame
 from commonground.data.tables.scale import scaled_as
 from commonground.data.tables.schema import TableSchema
-from commonground.data.tables.split import FEW
 from commonground.devices import resolve_device
 from commonground.engine.added import FOLDER as ADDED
 from commonground.engine.added import AddedClients
 from commonground.engine.client_tensors import client_model, client_start, in_order, places_of
+from commonground.engine.known_clients import KnownClients
 from commonground.engine.network import plain_network
 from commonground.engine.portable import PortableModel, model_inputs
 from commonground.engine.state.checkpoint import Checkpoint
@@ -51,14 +50,11 @@ from commonground.models import (
 from commonground.models.behaviour import held_generators
 from commonground.models.heads import head_module, inputs_of
 from commonground.name_lists import names_in
-from commonground.quoting import quoted
-from commonground.suggest import meant
 from commonground.tasks import Task
 from commonground.user_code import failing_as, is_code, untrusted
 
 __all__ = ["States", "Trained"]
 
-MOST_COMPARED = 20_000  # names that an unknown one is compared with; a million would take a minute
 BYTES_AT_ONCE = 1 << 28  # of clients' tensors that are read together
 
 States = Callable[[int], Tensors]
@@ -118,10 +114,10 @@ class Trained:
             raise untrusted(self.where, what, str(text), otherwise)
 
     @cached_property
-    def names(self) -> list[str]:
-        """The names of all clients: of those that trained, then of those added later."""
-        trained = self.split["client_names"] or [str(c) for c in range(self.clients)]
-        return [*trained, *self.added.names]
+    def known(self) -> KnownClients:
+        """Its clients by name and number."""
+        few = self.split.get("few_clients", {}) if self.schema is None else self.schema.few_rows
+        return KnownClients(self.where, self.clients, self.split["client_names"] or (), self.added.names, few)
 
     def only_client(self, lacks: str = "") -> int:
         """The client that is meant where nobody says whose model to ask: there is no other.
@@ -132,7 +128,7 @@ class Trained:
         Raises:
             ConfigError: there are others.
         """
-        if len(self.names) == 1:
+        if len(self.known.names) == 1:
             return 0
         ask = (
             "give either --client ID or --global"
@@ -145,12 +141,7 @@ class Trained:
     def one_for_all(self) -> bool:
         """Whether every client's own model is the global one, so that nobody has to say whose is asked."""
         same = self.has_global_model and not self.algorithm.has_personal_model and not self.config.feature_noise
-        return same and len(self.names) == self.clients
-
-    @cached_property
-    def _numbers(self) -> dict[str, int]:
-        """Clients' numbers by name."""
-        return numbered(self.names)
+        return same and len(self.known.names) == self.clients
 
     @cached_property
     def added(self) -> AddedClients:
@@ -161,7 +152,7 @@ class Trained:
 
     def read_added_again(self) -> AddedClients:
         """The added clients as the folder has them now: others may have added some, or this process by another run."""
-        for name in ("added", "names", "_numbers"):
+        for name in ("added", "known"):
             vars(self).pop(name, None)
         return self.added
 
@@ -169,59 +160,6 @@ class Trained:
     def weights_digest(self) -> str:
         """sha256 of the server's tensors, to which heads of added clients belong."""
         return digest(self.shared)
-
-    def called(self, client: int | None) -> str:
-        """A client for people, ``client 4`` or ``client 'north'``; None is ``global``."""
-        if client is None:
-            return "global"
-        name = self.names[client]
-        return f"client {name if name == str(client) else quoted(name)}"
-
-    @cached_property
-    def known_by_number(self) -> bool:
-        """Whether a number may stand for a client that has a name: not where a name is a number, maybe another's."""
-        return not any(name.isdecimal() for name in self.split["client_names"] or ())
-
-    def numbered(self, name: str) -> int | None:
-        """The trained client that a name means by its number, if any; a new client cannot be called so."""
-        number = int(name) if name.isdecimal() and self.known_by_number else self.clients
-        return number if number < self.clients else None
-
-    def client(self, name: str | int, *, by_number: bool = True) -> int:
-        """A client's number, by its name, or by its number where no client has a number for its name. A number in words
-        is that of a client that was trained: one that is added may be called so.
-
-        Args:
-            name: its name, or its number, which is whole and no text.
-            by_number: whether a number will do.
-
-        Raises:
-            ConfigError: there is no such client; or a whole number is one client's name and another's number.
-        """
-        names, number = self.names, self._numbers.get(str(name))
-        if number is None and by_number and not isinstance(name, str) and self.known_by_number:
-            number = name if self.clients <= name < len(names) else None  # added to the run
-        if number is not None:
-            if not isinstance(name, str) and number != name and 0 <= name < self.clients:
-                raise ConfigError(
-                    f"in {self.where} {name} is the name of one client and the number of another, "
-                    f"{quoted(names[name])}; give the name as a text: '{name}', or {quoted(names[name])}"
-                )
-            return number
-        if by_number and (number := self.numbered(str(name))) is not None:
-            return number
-        few = self.split.get("few_clients", {}) if self.schema is None else self.schema.few_rows
-        if str(name) in few.get("clients", ()):
-            became = {
-                "pool": f"trained with others of few rows as '{FEW}'",
-                "shared": "took no part, having few rows: the global model serves it",
-                "drop": "was left out, having few rows",
-            }
-            raise ConfigError(f"the client '{name}' of {self.where} {became[few['how']]}")
-        near = meant(str(name), names[:MOST_COMPARED])
-        raise ConfigError(
-            f"{self.where} has no client '{name}'{near}; it has {len(names)}, from '{names[0]}' to '{names[-1]}'"
-        )
 
     def own(self, client: int) -> Tensors:
         """A client's personal tensors and state, by name.
@@ -234,8 +172,8 @@ class Trained:
         assert self.path is not None
         if self.split.get("described") and self._start:
             raise ConfigError(
-                f"what is personal of {self.called(client)} of {self.where} is on the client's own host, and so is its "
-                "model: in the folder 'models' there, which is asked as this one is"
+                f"what is personal of {self.known.for_people(client)} of {self.where} is on the client's own host, and "
+                "so is its model: in the folder 'models' there, which is asked as this one is"
             )
         if self.config.engine != "messages":
             return self._store.read(client)
@@ -517,7 +455,7 @@ class Trained:
         """Mean and deviation of a client's numbers (``--scaling client``), of one that was added as well."""
         assert self.schema is not None
         scales = self.schema.client_scales if client < self.clients else self.added.scales
-        found: Mapping[str, Any] = scales[self.names[client]]
+        found: Mapping[str, Any] = scales[self.known.names[client]]
         return found
 
     def as_read(self, data: FederatedDataset) -> FederatedDataset:

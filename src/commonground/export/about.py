@@ -79,14 +79,16 @@ def in_order(trained: Trained, client: int) -> str:
     """A client by its number, which names nobody to whom the model may travel; said to be one where clients have names,
     which may be numbers as well.
     """
-    return f"client {client}" if trained.names[client] == str(client) else f"client number {client} (the first is 0)"
+    return (
+        f"client {client}" if trained.known.names[client] == str(client) else f"client number {client} (the first is 0)"
+    )
 
 
 def whose(trained: Trained, client: int | None) -> str:
     """Whose a model is, for the README.md beside it."""
     if client is None:
         return "global: the server's"
-    return f"{in_order(trained, client)}'s own, of {len(trained.names)} clients"
+    return f"{in_order(trained, client)}'s own, of {len(trained.known.names)} clients"
 
 
 def rounds_of(run: Run) -> str:

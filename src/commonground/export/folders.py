@@ -47,17 +47,17 @@ def parts_of(trained: Trained, client: str | int | None) -> list[tuple[str, int 
     Raises:
         ConfigError: there is no such client, or ``all`` is the name of one.
     """
-    if client == "all" and "all" in trained.names:
+    if client == "all" and "all" in trained.known.names:
         raise ConfigError(
             f"'all' stands for every client, and is the name of one of {trained.where}; that one is meant by its name "
             "in quotes, --client \"'all'\", and every other one by its own"
         )
-    if client == "'all'" and client not in trained.names:
-        client = trained.client("all")
+    if client == "'all'" and client not in trained.known.names:
+        client = trained.known.number("all")
         return [("", client)]
     if client == "all":
-        return [(f"client-{number}", number) for number in range(len(trained.names))]
-    return [("", None if client is None else trained.client(client))]
+        return [(f"client-{number}", number) for number in range(len(trained.known.names))]
+    return [("", None if client is None else trained.known.number(client))]
 
 
 def check_free(target: Path) -> None:

@@ -55,7 +55,7 @@ def predict_rows(
     trained = run.trained
     if client is not None and shared:
         raise ConfigError("give either client=… or shared=True")
-    whose = Whose(None if client is None else trained.client(client), shared)
+    whose = Whose(None if client is None else trained.known.number(client), shared)
     schema = trained.schema or schema_of_texts(trained)
     if schema is None:
         raise ConfigError(f"{trained.where} was not trained on a table, so that it knows no columns; take run.predict")

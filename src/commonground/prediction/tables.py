@@ -202,7 +202,9 @@ def answers_of(
     metric = _metric(trained, raw, schema, asked.outputs, asked.predicted, asked.parts)
     added = sorted({client for client in asked.clients if client is not None and client >= trained.clients})
     if metric and added:
-        names = ", ".join(quoted(trained.names[client]) for client in added[:3]) + (", …" if len(added) > 3 else "")
+        names = ", ".join(quoted(trained.known.names[client]) for client in added[:3]) + (
+            ", …" if len(added) > 3 else ""
+        )
         note(
             f"{names} came after the run, with {'a head' if len(added) == 1 else 'heads'} trained on rows that may be "
             "among these; how good that is on others, adapt said when it kept them"
@@ -234,7 +236,7 @@ def _parts(
     if whose.said:
         column = schema.client_column
         if whose.client is not None and column is not None and column in raw.columns:
-            name = trained.names[whose.client]
+            name = trained.known.names[whose.client]
             cells = words_of(raw.columns[column], keep=True)
             each = zip(cells.words, cells.counts, strict=True)
             others = sum(count for word, count in each if _as_number(word) != _as_number(name))
@@ -250,7 +252,7 @@ def _parts(
         wanted = f"column {quoted(schema.client_column)}" if schema.client_column else "client column"
         yield trained.only_client(f"{raw.path} has no {wanted}"), np.arange(raw.rows)
         return
-    numbers = {name: number for number, name in enumerate(trained.names)}
+    numbers = {name: number for number, name in enumerate(trained.known.names)}
     by_value = {_as_number(name): number for name, number in numbers.items()}
     few = schema.few_rows
     place = dict.fromkeys(few.get("clients", ()), numbers.get(FEW)) if few.get("how") in ("pool", "shared") else {}

@@ -85,9 +85,9 @@ def predict_tests(
     if run.trained.remark and not shared:
         warn(run.trained.remark)
     trained, names = run.trained, run.trained.split["class_names"]
-    whose = Whose(None if client is None else trained.client(client), shared)
+    whose = Whose(None if client is None else trained.known.number(client), shared)
     found = _asked(trained, _data_again(trained, data, data_dir), whose)
-    columns = [[trained.names[number] for number in found.clients], found.samples]
+    columns = [[trained.known.names[number] for number in found.clients], found.samples]
     columns += _actual(trained.task, found.y, names)
     columns += [trained.task.choose(found.predicted, names)] if trained.task.softmax else []
     told = pd.concat([pd.DataFrame(dict(enumerate(columns))), pd.DataFrame(found.predicted)], axis=1)
@@ -119,7 +119,7 @@ def answers_to_tests(run: Run, whose: Whose, data: FederatedDataset | None = Non
         *([_written(value, double) for value in column] for column in _actual(task, found.y, names)), strict=True
     )
     rows = [
-        [str(sample), trained.names[client], *right, *answer]
+        [str(sample), trained.known.names[client], *right, *answer]
         for sample, client, right, answer in zip(found.samples, found.clients, actual, answers, strict=True)
     ]
     known = np.ones(len(rows), dtype=bool)
@@ -206,7 +206,7 @@ def _asked(trained: Trained, data: FederatedDataset, whose: Whose) -> _Tests:
     clients = range(data.clients) if whose.client is None else [whose.client]
     if whose.client is not None and whose.client >= data.clients:
         raise ConfigError(
-            f"client {trained.names[whose.client]!r} was added after the run, which has no test samples of it"
+            f"client {trained.known.names[whose.client]!r} was added after the run, which has no test samples of it"
         )
     rows = [data.test_indices(client) for client in clients]
     outputs = [

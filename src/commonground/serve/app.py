@@ -96,7 +96,7 @@ def make_app(models: RunModels, tokens: Tokens) -> FastAPI:
     def health() -> Health:
         """Whether the service answers."""
         models.heed_others()
-        count = len(models.run.trained.names)
+        count = len(models.run.trained.known.names)
         return Health(status="ok", version=version("commonground"), clients=count, columns=models.columns)
 
     @app.get("/metrics", response_class=PlainTextResponse)

@@ -117,7 +117,7 @@ class RunModels:
         self.heed_others()
         trained = self.run.trained
         try:
-            number = trained.client(client)
+            number = trained.known.number(client)
         except ConfigError:  # whose sentence names a folder of this host
             raise ConfigError(f"{SERVED} has no client {quoted(client)}") from None
         rows = [row for each in asked for row in each]
@@ -170,9 +170,9 @@ class RunModels:
         data = self._examples(client, rows)
         with self._adding:
             trained = self.run.trained
-            if client in trained.names:
+            if client in trained.known.names:
                 raise ConfigError(f"there is a client '{client}' already")
-            if trained.numbered(client) is not None:  # whose number it is, is nothing to tell
+            if trained.known.numbered(client) is not None:  # whose number it is, is nothing to tell
                 raise ConfigError(f"a new client cannot be called '{client}', which is another one's number")
             with self.rows.alone:
                 kept = keep_clients(self.run, data, epochs=epochs, renew=False)
@@ -203,7 +203,7 @@ class RunModels:
         """Read the added clients again, whose heads may be new ones."""
         # The stamp first: what is added while the list is read is read once more.
         stamp, fresh = self._stamp_now(), replace(run.trained)  # which has read nothing of the folder yet
-        count = len(fresh.names)
+        count = len(fresh.known.names)
         with self._lock:
             self.run, self._stamp = replace(run, _read=at_hand(fresh)), stamp
             for number in range(fresh.clients, count):
