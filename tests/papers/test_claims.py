@@ -6,8 +6,10 @@ from typing import Literal
 
 import numpy as np
 import pytest
+import torch
 
 from commonground.papers.claims import SHARE, claim, fraction, judge, most, tally
+from commonground.papers.local_steps.features import in_every_client, not_in_every_client
 from commonground.papers.outcome import Outcome
 from commonground.statistics import student_interval
 
@@ -69,6 +71,15 @@ def test_a_share_is_judged_by_the_side_of_its_interval() -> None:
     assert fraction("", "", None, np.ones((20, 4)), 0.95).holds is None  # 80 cases of 20 seeds are not 80 seeds
     assert fraction("", "", None, [True] * 11 + [False] * 9, 0.5).holds is None
     assert fraction("", "", None, [True] * 2 + [False] * 18, 0.5).holds is False
+
+
+def test_what_is_said_of_every_client_cannot_hold_and_fail_at_once() -> None:
+    for true in range(61):
+        happened = torch.tensor([[seed < true] for seed in range(60)])
+        holds, fails = in_every_client("", "", "", happened).holds, not_in_every_client("", "", "", happened).holds
+        assert (holds is True) == (fails is False), true
+        assert (holds is False) == (fails is True), true
+    assert not_in_every_client("", "", "", torch.ones(80, 6)).holds is False  # not open, however many seeds there are
 
 
 def test_a_tally_says_how_many() -> None:

@@ -22,8 +22,9 @@ class FLoRA(ClientRanks):
     """FLoRA: factors are stacked, so that the sum of products is exact, and merged into the model (Wang et al. 2024).
 
     Stacking the clients' Aᵢ below and their wᵢBᵢ beside one another gives Σ wᵢBᵢAᵢ without an average of factors. The
-    sum is added to the frozen weights, and every client starts its next round from fresh factors (A drawn anew, B
-    zero). Clients may have factors of different ranks.
+    sum is added to the frozen weights, and every client starts its next round from fresh factors (A drawn anew from
+    peft's default distribution, whatever the first was drawn from; B zero). Clients may have factors of different
+    ranks.
 
     What goes down is one of two, with the same numbers:
 

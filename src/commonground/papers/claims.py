@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from commonground.counted import counted
 from commonground.papers.outcome import Claim, Outcome
 from commonground.statistics import (
     EQUAL_DIGITS,
@@ -88,7 +89,14 @@ def _above(low: float, high: float, bound: float) -> bool | None:
     return True if low > bound + margin else False if high < bound - margin else None
 
 
-def fraction(text: str, source: str, paper: float | str | None, happened: Numbers, least: float | None = None) -> Claim:
+def fraction(
+    text: str,
+    source: str,
+    paper: float | str | None,
+    happened: Numbers,
+    least: float | None = None,
+    side: Literal["above", "below"] = "above",
+) -> Claim:
     """Judge a statement about every case by the share of cases in which it is true, with its exact 95 % interval.
 
     A share can be judged by where its interval lies, "always" cannot: no number of seeds shows that there is no
@@ -99,20 +107,23 @@ def fraction(text: str, source: str, paper: float | str | None, happened: Number
     Args:
         text, source, paper: see :class:`~commonground.papers.outcome.Claim`.
         happened: truth values [seeds], or [seeds, ...] with several cases per seed.
-        least: share on whose upper side the interval has to lie, of three seeds or more; None for "always", which is
+        least: share on whose one side the interval has to lie, of three seeds or more; None for "always", which is
             judged by seeds: each counts as one case, in which all of its own are true.
+        side: of that share; below it what is said of every case is refuted.
     """
     if np.isnan(as_array(happened)).any():
         return _unknown(text, source, paper, happened)
     cases = as_array(happened) != 0
     if least is not None:
         share, low, high = proportion_interval(cases)
-        holds = _above(low, high, least) if len(cases) >= FEWEST else None
+        beyond = _above(low, high, least) if side == "above" else _above(-high, -low, -least)
+        holds = beyond if len(cases) >= FEWEST else None
         return Claim(text, source, paper, share, low, high, len(cases), holds)
     every = cases.reshape(len(cases), -1).all(axis=1)
     share, low, high = proportion_interval(every)
     broken = int((~every).sum())
-    told = f"contradicted in {broken} of {len(every)} seeds" if broken else f"not contradicted in {len(every)} seeds"
+    seeds = counted(len(every), "seed")
+    told = f"contradicted in {broken} of {seeds}" if broken else f"not contradicted in {seeds}"
     holds = False if broken else True if low > 0.5 else None
     return Claim(f"{text}: {told}", source, paper, share, low, high, len(every), holds)
 

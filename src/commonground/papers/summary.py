@@ -377,10 +377,12 @@ those of the `NOTES.md` beside the results. The same as a page to sort: `summary
 
 A claim *holds* if the 95 % interval of what was measured lies on the claimed side, *does not hold* if it lies on
 the other, and is *open* otherwise, or where fewer than three seeds were measured, six where a median is judged. A
-claim about every case holds if it is not contradicted in so many seeds, and one contradiction refutes it. Intervals
-are over seeds unless a claim says otherwise. Scale `paper` is the paper's own setting; what `small` reduces is said
-in each `reproduction.json`. Where both were measured and disagree, the verdict at scale `small` is withdrawn. A
-claim that was judged from several first seeds (`other-seeds.csv`) and not alike from all is open, and says so.
+claim about every case holds if it is not contradicted in so many seeds, six or more, and one contradiction refutes
+it. Intervals are over seeds unless a claim says otherwise. A claim of a table is what the table prints: where a
+column says the opposite of what the text says of all, it is the column's order that holds or does not. Scale
+`paper` is the paper's own setting; what `small` reduces is said in each `reproduction.json`. Where `paper` decides
+a claim otherwise, also one that `small` left open, the verdict at scale `small` is withdrawn. A claim that was
+judged from several first seeds (`other-seeds.csv`) and not alike from all is open, and says so.
 Every experiment's folder has its command, machine, minutes and versions.
 """
 

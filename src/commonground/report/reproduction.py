@@ -161,7 +161,7 @@ def _said(claim: str, methods: Collection[str]) -> str:
     """
     rival = next((name for name in methods if f" above {name} on " in claim), None)
     if rival is not None:
-        return claim.replace(f" above {rival} on ", " above the others on ").removesuffix(" (in the paper below)")
+        return claim.replace(f" above {rival} on ", " above the others on ")
     return re.split(r"[,:](?![^()]*\))", claim)[0]
 
 

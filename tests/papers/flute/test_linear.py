@@ -6,7 +6,7 @@ import csv
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -20,8 +20,12 @@ from commonground.theory.flute import (
     asymptotic_rate,
     best_rank_k,
     fedrep,
+    flute,
+    models,
     models_with_singular_values,
     population_problem,
+    random_start,
+    sample_problem,
 )
 from commonground.theory.subspace import orthonormal
 
@@ -173,6 +177,33 @@ def test_the_penalties_of_figure_1_are_settings(tmp_path: Path) -> None:
         assert any(f"γ1 = 0.25, γ2 = {gamma2}, " in note for note in found["notes"])
         gains.append([claim["measured"] for claim in found["claims"]])
     assert gains[0] != gains[1]
+
+
+@pytest.mark.parametrize(("loss", "weight"), [("square", 1), ("half-square", 2)])
+def test_what_figure_4_says_of_its_objective_is_of_its_loss(
+    loss: Literal["square", "half-square"], weight: int, tmp_path: Path
+) -> None:
+    """Where the data's gradients are half as large, the penalty weighs twice as much: in the limit that the note names,
+    and in how little a client's samples may curve its loss before the objective is unbounded below.
+    """
+    sizes = ("generators=gaussian", "fixed=gamma1", "rounds=5", "long_rounds=5", "every=5", "diverging=2.5")
+    found = reproduced("flute-fig4", tmp_path, *sizes, "samples=15", f"loss={loss}", tiny=False)
+    note = next(note for note in found["notes"] if "the limit is" in note)
+    phi = models("gaussian", range(3), 10, 10)
+    run = flute(
+        population_problem(range(3), phi), 6, 20_000, 0.03,
+        random_start(population_problem(range(3), phi), 6, 0.01),
+        gamma1=0.25, gamma2=0.25, convention=Convention(loss=loss), every=20_000,
+    )  # fmt: skip
+    shrunk = torch.linalg.matrix_norm(run.B @ run.W) / torch.linalg.matrix_norm(best_rank_k(phi, 6))
+    np.testing.assert_allclose(shrunk, 1 / (1 + weight * (2 * 0.25 - 0.25)), rtol=1e-6)
+    assert f"Φ_k/(1 + {'' if weight == 1 else weight}(2γ2 − γ1))" in note
+    covariance = sample_problem(range(3), phi, 15).covariance
+    assert covariance is not None
+    softest = np.linalg.eigvalsh(covariance.numpy()).min((1, 2))
+    row = found["tables"]["where γ1 > 2γ2"][0]
+    assert row["with an objective unbounded below"] == (softest < weight * (0.25 - 2 * 0.25 / 2.5)).sum()
+    assert row["with an objective unbounded below"] > 0
 
 
 def test_penalties_of_a_ratio_keep_the_fixed_one() -> None:

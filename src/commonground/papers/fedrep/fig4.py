@@ -269,7 +269,8 @@ def _claims_of_errors(
     never = ~reached.any(1)
     first[never] = float(grid[-1])  # at least so many
     text = (
-        f"Samples Local Only needs for that, over d (median error; not within {grid[-1]} in {int(never.sum())} seeds)"
+        f"Samples Local Only needs for that, over d (median error; the fewest that suffice; not within {grid[-1]} "
+        f"in {int(never.sum())} seeds)"
     )
     claims.append(claim(text, SOURCE, "Ω(d)", (first / s.d), "above", 0.9))
     text = f"{FAR}: its error over FedRep's at m_new = {m} (log10 of the ratio of mean errors; tenfold or more)"

@@ -104,6 +104,13 @@ class PenaltySettings(Settings):
         if self.claimed_best not in self.ratios:
             raise ConfigError(f"claimed_best is {self.claimed_best:g}; it must be one of ratios {list(self.ratios)}")
 
+    @property
+    def curvature(self) -> float:
+        """By how much the data's objective curves along a balanced pair where a client's covariance is I: the factor of
+        its gradient.
+        """
+        return 2.0 if self.loss == "square" else 1.0
+
     def penalties(self, fixed: Fixed, ratio: float) -> tuple[float, float]:
         """(γ1, γ2) of a ratio."""
         return (self.gamma1, self.gamma1 / ratio) if fixed == "gamma1" else (self.gamma2 * ratio, self.gamma2)
@@ -181,6 +188,7 @@ def _notes(settings: PenaltySettings, panels: Sequence[Panel]) -> list[str]:
     ]
     papers = settings.model_dump(include=SIZES) == PenaltySettings().model_dump(include=SIZES)
     sizes = "Both scales are the paper's own sizes. " if papers else ""
+    weight = "" if settings.curvature == 2 else f"{2 / settings.curvature:g}"  # of the penalty beside the data's part
     return [
         f"{sizes}The paper does not say which of γ1 and γ2 it holds fixed, which Φ it "
         f"draws, nor how many rounds it runs: here {' and '.join(map(settings.beside_theorem, settings.fixed))} "
@@ -189,10 +197,10 @@ def _notes(settings: PenaltySettings, panels: Sequence[Panel]) -> list[str]:
         "takes the other, beside which the same penalty weighs "
         f"{'half' if settings.loss == 'half-square' else 'twice'} as much.",
         "For γ1 ≤ 2γ2 the penalty is at least (2γ2 − γ1)‖BW‖²_F ≥ 0 and shrinks the model like a ridge penalty (with "
-        "known Φ the limit is Φ_k/(1 + 2γ2 − γ1)), which helps when samples are few and noisy. For γ1 > 2γ2 the "
-        "penalty of a balanced pair is −(γ1 − 2γ2)‖BW‖²_F: the objective is unbounded below as soon as some client's "
-        "samples curve its loss by less than γ1 − 2γ2 in one direction, always for N < d. That says where BW may go, "
-        "not that it goes there soon: it may rest at a stationary point or take long to leave it.",
+        f"known Φ the limit is Φ_k/(1 + {weight}(2γ2 − γ1))), which helps when samples are few and noisy. For γ1 > 2γ2 "
+        "the penalty of a balanced pair is −(γ1 − 2γ2)‖BW‖²_F: the objective is unbounded below as soon as the "
+        f"covariance of some client's samples has an eigenvalue below {weight}(γ1 − 2γ2), always for N < d. That says "
+        "where BW may go, not that it goes there soon: it may rest at a stationary point or take long to leave it.",
         "Divergence: an entry of B or W beyond 10¹² times the largest entry of Φ, or no longer a number. What has not "
         f"diverged within {settings.rounds} rounds may do so later, as the counts after {settings.long_rounds} show, "
         "or rest at a BW that is far too large: see the table. With γ2 fixed the same ratio is a larger γ1, and more "
@@ -321,7 +329,9 @@ def _diverged_row(panel: Panel, ratio: float, settings: PenaltySettings) -> dict
         "N": panel.samples,
         "γ1/γ2": round(ratio, 4),
         "seeds": len(run.diverged),
-        "with an objective unbounded below": int((panel.softest < gamma1 - 2 * gamma2).sum()),
+        "with an objective unbounded below": int(
+            (panel.softest < 2 / settings.curvature * (gamma1 - 2 * gamma2)).sum()
+        ),
         **counts,
         "in round (median)": int(ended.median()) if len(ended) else "–",
         "‖BW‖_F/‖Φ_k‖_F of the others (median)": round(float(rest.median()), 2) if len(rest) else "–",

@@ -69,9 +69,10 @@ TABLE = PaperTable(
         "The paper does not say on which body a client is tested, and that decides the order of the methods. So leads "
         "are judged a second time 'on bodies just trained': of clients as they end a round, by what local training "
         "gains the participants of the last ten rounds, and without FedAvg, whose model is global or tuned after them.",
-        "FLUTE's penalties are its paper's formulas with the weights of its code; the code's own form is the variant "
-        "'flute-authors'. With 50 clients the code trains on 500 of a client's 1,000 images: the variant "
-        "'half-the-images'.",
+        "FLUTE's penalties are its paper's formulas with what the weights of its code amount to with 10 participants. "
+        "The code's own form is the variant 'flute-authors': its head steps are twice as long where 5 of 50 clients "
+        "take part, since it has a mean where the paper has a sum. With 50 clients the code trains on 500 of a "
+        "client's 1,000 images: the variant 'half-the-images'.",
     ),
 )
 

@@ -183,3 +183,11 @@ def in_every_client(text: str, source: str, paper: str, happened: torch.Tensor, 
     """
     text = f"{text} (share of all pairs of {of}; {SURE})"
     return fraction(text, source, paper, happened, LEAST_SHARE)
+
+
+def not_in_every_client(text: str, source: str, paper: str, happened: torch.Tensor) -> Claim:
+    """That a statement fails: by the same share, and the same bound from its other side, as in :func:`in_every_client`,
+    so that nothing can hold and fail at once.
+    """
+    text = f"{text}: not so (share of all pairs of seed and client; below {LEAST_SHARE:.0%})"
+    return fraction(text, source, paper, happened, LEAST_SHARE, "below")

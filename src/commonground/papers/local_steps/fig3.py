@@ -34,6 +34,7 @@ from commonground.theory.threads import one_thread
 __all__: list[str] = []
 
 SOURCE = f"{PAPER}, Figure 3"
+LAST = "last, over its scale"
 LEMMA_1, LEMMA_3 = f"{PAPER}, Lemma 5.1", f"{PAPER}, Lemma 5.3"
 
 
@@ -78,7 +79,7 @@ def _run(request: Request) -> Outcome:
         reads="Lines are medians over seeds of the median feature or sample, bands their 95 % intervals. Filters lead "
         "that are largest at the start, as in the paper; a sample may be memorised by another.",
     )
-    _judge(outcome, model, run, gamma)
+    _judge(outcome, settings, problem, run)
     if model.K0 < model.K and settings.growth:
         found = {model.d: _normal_noise(model, run)}
         for times in settings.growth:
@@ -163,30 +164,35 @@ def _first(run: Trajectory, reached: torch.Tensor) -> torch.Tensor:
     return torch.where(done.any(1), done.int().argmax(1), len(run.rounds))
 
 
-def _judge(outcome: Outcome, model: FeatureModel, run: Trajectory, leading: torch.Tensor) -> None:
+def _judge(outcome: Outcome, settings: Fig3Settings, problem: Problem, run: Trajectory) -> None:
+    model = problem.model
     gamma = run.gamma[:, :, 0].amax(2)  # [S, R, K]
-    signed = (run.xi.abs()).amax(3)  # [S, R, N, n]
+    signed = (run.xi * problem.labels[:, None, :, None, :]).amax(3)  # yΞ, [S, R, N, n]
+    noise = run.xi.abs().amax((2, 3, 4))  # of every client, [S, R]
     hidden, records = model.confounded, len(run.rounds)
     memorised = _first(run, (signed[:, :, hidden] >= noise_threshold(model)).flatten(2))
     confounding = run.gamma[:, :, 0, :, : model.K0].abs().amax((2, 3))  # [S, R]
-    rounds = torch.tensor([*run.rounds, run.rounds[-1]], device=leading.device)
+    rounds = torch.tensor([*run.rounds, run.rounds[-1]], device=run.gamma.device)
     rows: list[dict[str, Any]] = []
 
     def at(values: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
         return values.gather(1, index.clamp_max(records - 1)[:, None])[:, 0]
 
-    def row(what: str, index: torch.Tensor) -> None:
+    def row(what: str, index: torch.Tensor, scale: float) -> None:
         seeds = index < records
         found = rounds[index][seeds].double()
-        rows.append({"stage": what, "seeds": int(seeds.sum()), "median round": None, "first": None, "last": None})
+        rows.append(
+            {"stage": what, "seeds": int(seeds.sum()), "median round": None, "first": None, "last": None, LAST: None}
+        )
         if len(found):
             rows[-1] |= {"median round": float(found.median()), "first": float(found.min()), "last": float(found.max())}
+            rows[-1][LAST] = round(float(found.max()) / scale, 3)
 
     logarithm = math.log(model.d)
     growth = f"as a multiple of its start (median; Õ is judged by log d = {logarithm:.1f})"
     if model.K0 < model.K:
         learned = _first(run, gamma[:, :, model.K0 :] >= feature_threshold(model))
-        row("all normal features learned", learned)
+        row("all normal features learned", learned, learning_rounds(model, settings.eta))
         outcome.claims += [
             in_every_client(
                 "a normal feature is learned, Γ ≥ 1/(m^(1/3)α), by the end",
@@ -205,10 +211,10 @@ def _judge(outcome: Outcome, model: FeatureModel, run: Trajectory, leading: torc
                 center="median",
             ),
             claim(
-                f"when all normal features are learned: largest |Ξ| of confounding clients, {growth}",
+                f"when all normal features are learned: largest |Ξ| of all clients, {growth}",
                 LEMMA_1,
                 "Õ(σ0 σ_ξ √d)",
-                (at(signed[:, :, hidden].amax((2, 3)), learned) / signed[:, 0, hidden].amax((1, 2))),
+                (at(noise, learned) / noise[:, 0]),
                 "below",
                 logarithm,
                 center="median",
@@ -224,10 +230,10 @@ def _judge(outcome: Outcome, model: FeatureModel, run: Trajectory, leading: torc
                 center="median",
             ),
         ]
-    row("all noise of confounding clients memorised", memorised)
+    row("all noise of confounding clients memorised", memorised, memorisation_rounds(model, settings.eta))
     outcome.claims += [
         in_every_client(
-            "a sample of a confounding client is memorised, |Ξ| ≥ m^(-1/3), by the end",
+            "a sample of a confounding client is memorised, yΞ ≥ m^(-1/3), by the end",
             LEMMA_3,
             "by T_ξ",
             (signed[:, -1, hidden] >= noise_threshold(model)).flatten(1),

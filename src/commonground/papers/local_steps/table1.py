@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from commonground.papers.claims import Side, judge
+from commonground.papers.claims import judge
 from commonground.papers.experiment import Experiment
 from commonground.papers.figures import Figure, mean_curve
 from commonground.papers.local_steps.images import (
@@ -22,7 +22,7 @@ from commonground.papers.local_steps.images import (
     small_settings,
 )
 from commonground.papers.outcome import Cell, Outcome, interval_columns
-from commonground.papers.printed_values import printed, printed_lead
+from commonground.papers.printed_values import printed, printed_lead, printed_side
 from commonground.papers.request import Request
 
 __all__: list[str] = []
@@ -108,28 +108,26 @@ def _judge(outcome: Outcome, arms: list[ImageCase], found: dict[ImageCase, Accur
     parallel, *local = arms
     where = _column(parallel)
 
-    def compare(
-        text: str, one: ImageCase, other: ImageCase, side: Side, which: Literal["test", "train"] = "test"
-    ) -> None:
-        theirs = printed_lead(*(_paper(arm, f"{which}_accuracy_percent") for arm in (one, other)))
-        if theirs is not None and (theirs < 0 if side == "above" else theirs > 0 and side == "below"):
-            text += f" (in the paper {'below' if side == 'above' else 'above'})"
-        ours = getattr(found[one], which) - getattr(found[other], which)
-        judge(outcome, text, SOURCE, theirs, ours, side, tolerance=EQUAL if side == "within" else 0.0)
+    def compare(one: ImageCase, other: ImageCase, said: Literal["above", "below"], statement: str) -> None:
+        theirs = printed_lead(*(_paper(arm, "test_accuracy_percent") for arm in (one, other)))
+        side = printed_side(theirs, said)
+        pair = f"{name_of(one.interval)} {side} {name_of(other.interval)}"
+        # A column that says the opposite is no case of the statement.
+        text = f"{statement}: {pair}" if statement and side == said else f"{pair} in test accuracy"
+        judge(outcome, f"{text}: {where} (points)", SOURCE, theirs, found[one].test - found[other].test, side)
 
     for arm in local:
-        name = name_of(arm.interval)
-        compare(f"{name} above Parallel SGD in test accuracy: {where} (points)", arm, parallel, "above")
+        compare(arm, parallel, "above", "")
         if is_equal_in_training(arm, steps):
-            text = f"{name} at Parallel SGD's training accuracy: {where} (points, within {EQUAL:g})"
-            compare(text, arm, parallel, "within", "train")
+            text = f"{name_of(arm.interval)} at Parallel SGD's training accuracy: {where} (points, within {EQUAL:g})"
+            theirs = printed_lead(*(_paper(each, "train_accuracy_percent") for each in (arm, parallel)))
+            ours = found[arm].train - found[parallel].train
+            judge(outcome, text, SOURCE, theirs, ours, "within", tolerance=EQUAL)
     middle = local[len(local) // 2]
     if middle != local[0]:
-        names = f"{name_of(middle.interval)} above {name_of(local[0].interval)}"
-        compare(f"test accuracy rises with I: {names}: {where} (points)", middle, local[0], "above")
+        compare(middle, local[0], "above", "test accuracy rises with I")
     if middle != local[-1]:
-        names = f"{name_of(local[-1].interval)} below {name_of(middle.interval)}"
-        compare(f"up to a point: {names}: {where} (points)", local[-1], middle, "below")
+        compare(local[-1], middle, "below", "up to a point")
     worst = [float(min(found[arm].test) - max(found[parallel].test)) for arm in local]
     gaps = ", ".join(f"I = {arm.interval} {gap:+.1f} points" for arm, gap in zip(local, worst, strict=True))
     outcome.notes.append(f"{where}: worst seed of Local SGD against best seed of Parallel SGD: {gaps}.")

@@ -175,7 +175,7 @@ def _judge(found: Conditions, settings: TwoLayers, names: list[str]) -> None:
     for name in falls:
         if name != "RoLoRA" and "RoLoRA" in falls:
             text = f"RoLoRA is more robust than {name}: it loses fewer points from {few} to {many} clients"
-            word = None if name == "FlexLoRA" else "most robust"
+            word = None if name == "FlexLoRA" else "greater robustness"
             judge(outcome, text, source_of(name), word, falls[name] - falls["RoLoRA"], "above")
 
 

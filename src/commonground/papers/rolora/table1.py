@@ -10,7 +10,7 @@ from commonground.errors import ConfigError
 from commonground.papers.claims import judge
 from commonground.papers.experiment import Experiment
 from commonground.papers.outcome import Outcome, interval_columns
-from commonground.papers.printed_values import printed, printed_lead
+from commonground.papers.printed_values import printed, printed_lead, printed_side
 from commonground.papers.request import Request
 from commonground.papers.rolora.findings import Conditions, cell, paired
 from commonground.papers.rolora.glue import (
@@ -128,16 +128,13 @@ def _clients(found: Conditions, settings: ClientNumbers, task: str, names: list[
 def _leads(found: Conditions, task: str, clients: int, rank: int, names: list[str], paper: Paper) -> None:
     """RoLoRA against every other method, and FlexLoRA against LoRA, in one column."""
     where = condition(task, clients, rank)
-    for one, other, sign in (
-        *(("RoLoRA", name, "above") for name in names if name != "RoLoRA"),
-        ("LoRA", "FlexLoRA", "above"),
-    ):
+    for one, other in (*(("RoLoRA", name) for name in names if name != "RoLoRA"), ("LoRA", "FlexLoRA")):
         first, second = found.of(where, one), found.of(where, other)
         if first is None or second is None:
             continue
         theirs = printed_lead(*(paper.get((name, task, clients, rank)) for name in (one, other)))
-        text = f"{one} above {other}: {where}" + (" (in the paper below)" if theirs is not None and theirs < 0 else "")
-        judge(found.outcome, text, SOURCE, theirs, paired(first, second), sign)
+        side = printed_side(theirs)
+        judge(found.outcome, f"{one} {side} {other}: {where}", SOURCE, theirs, paired(first, second), side)
 
 
 def _averages(

@@ -19,7 +19,7 @@ from commonground.keys import numpy_stream
 from commonground.papers.claims import judge
 from commonground.papers.experiment import Experiment
 from commonground.papers.outcome import Cell, Outcome
-from commonground.papers.printed_values import printed, printed_lead
+from commonground.papers.printed_values import printed, printed_lead, printed_side
 from commonground.papers.request import Request
 from commonground.papers.rolora.code_execution import Limits, require_confinement, run_program
 from commonground.papers.rolora.findings import Conditions
@@ -183,10 +183,9 @@ def _scores(
         for name in names:
             if name != "RoLoRA" and ("RoLoRA", score) in values and (name, score) in values:
                 paper = printed_lead(*(table.get((m, score)) for m in ("RoLoRA", name)))
-                text = f"RoLoRA above {name} on {score} (points)"
-                if paper is not None and paper < 0:
-                    text += " (in the paper below)"
-                judge(outcome, text, SOURCE, paper, values["RoLoRA", score] - values[name, score], "above")
+                side = printed_side(paper)
+                text = f"RoLoRA {side} {name} on {score} (points)"
+                judge(outcome, text, SOURCE, paper, values["RoLoRA", score] - values[name, score], side)
 
 
 def _held_out(settings: Generation, model: str, rows: Sequence[Row], origin: Path, seed: int) -> InstructionTasks:

@@ -11,9 +11,10 @@ import numpy as np
 
 from commonground.counted import counted
 from commonground.errors import ConfigError, DataError, RunError
-from commonground.papers.claims import claim
+from commonground.papers.claims import Side, claim
 from commonground.papers.figures import Curve, Figure
 from commonground.papers.outcome import Cell, Claim, Outcome
+from commonground.papers.printed_values import printed_side
 from commonground.papers.request import Request
 from commonground.papers.tables.cells import CellStore
 from commonground.papers.tables.differences import differences_table
@@ -207,10 +208,9 @@ def _claims(
             one, other = (reported(store, column, r, which=which) for r in (rows[champion], row))
             ours, theirs = (table.paper(r, column) for r in (rows[champion], row))
             paper = None if ours is None or theirs is None else round(ours - theirs, 3)
-            text = f"{champion} above {row.name} on {column.label}{tested}"
-            if paper is not None and paper < 0:
-                text += " (in the paper below)"
-            found += _lead(table, store, column, (champion, row.name), text, paper, one, other)
+            side = printed_side(paper)
+            text = f"{champion} {side} {row.name} on {column.label}{tested}"
+            found += _lead(table, store, column, (champion, row.name), text, paper, one, other, side)
     return found
 
 
@@ -223,14 +223,15 @@ def _lead(
     paper: float | None,
     one: Mapping[int, float],
     other: Mapping[int, float],
+    side: Side = "above",
 ) -> list[Claim]:
-    """One row above another, over the seeds that both have; it says in how many of them cells are compared whose
-    products were computed in different precisions.
+    """One row above another (or below), over the seeds that both have; it says in how many of them cells are compared
+    whose products were computed in different precisions.
     """
     seeds = sorted(one.keys() & other.keys())
     if not seeds:
         return []
-    judged = claim(text, table.source, paper, [100 * (one[s] - other[s]) for s in seeds], "above")
+    judged = claim(text, table.source, paper, [100 * (one[s] - other[s]) for s in seeds], side)
     pairs = [precisions(store, column, names, seed) for seed in seeds]
     mixed = [" with ".join(both) for both in pairs if len(both) > 1]
     told = f"{len(mixed)} of {counted(len(seeds), 'seed')} compare {' or '.join(dict.fromkeys(mixed))}"
