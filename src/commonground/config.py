@@ -414,7 +414,7 @@ class RunConfig(BaseModel):
     def read(cls, path: Path) -> dict[str, Any]:
         """The values in a TOML file, with every key checked."""
         try:
-            values = tomllib.loads(path.read_text("utf-8"))
+            values = tomllib.loads(path.read_text("utf-8-sig"))  # Windows marks UTF-8
         except FileNotFoundError:
             raise ConfigError(f"the configuration file '{path}' does not exist") from None
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

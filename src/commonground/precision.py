@@ -56,6 +56,7 @@ def use_precision(precision: str) -> None:
 
 _lock = ProcessLock()
 _open: list[str] = []  # precisions, by all threads
+_threads: list[int] = []  # of PyTorch before the first, for each that is open
 _put_back: list[Callable[[], None]] = []  # of the first
 
 
@@ -64,7 +65,8 @@ def computing_with(precision: str, threads: int | None = None, *, unless_open: b
     """While open, this process computes in a precision (see :func:`use_precision`) and with so many threads, if they
     are given; afterwards as before, as a user's own code around it expects.
 
-    The precision is one for all Python threads: the first to open this sets it, the last to close it puts it back.
+    Both are of the process (a new Python thread begins with its number of threads too): the first to open this sets
+    the precision, the last to close it puts back what both were.
 
     Args:
         precision: of a run.
@@ -74,16 +76,35 @@ def computing_with(precision: str, threads: int | None = None, *, unless_open: b
     Raises:
         ConfigError: another thread computes in TF32 and this one shall not, or the other way round.
     """
-    before = torch.get_num_threads()
-    held = _hold(precision, unless_open)
+    own = torch.get_num_threads()
+    before = _hold_threads(own)
     try:
-        if threads is not None:
-            torch.set_num_threads(threads)
-        yield
+        held = _hold(precision, unless_open)
+        try:
+            if threads is not None:
+                torch.set_num_threads(threads)
+            yield
+        finally:
+            if held:
+                _let_go(precision)
     finally:
-        torch.set_num_threads(before)
-        if held:
-            _let_go(precision)
+        torch.set_num_threads(own)
+        _let_go_of_threads(before)
+
+
+def _hold_threads(own: int) -> int:
+    """How many threads the process had before anybody opened this."""
+    with _lock:
+        before = _threads[0] if _threads else own
+        _threads.append(before)
+        return before
+
+
+def _let_go_of_threads(before: int) -> None:
+    with _lock:
+        _threads.pop()
+        if not _threads:
+            torch.set_num_threads(before)
 
 
 def _hold(precision: str, unless_open: bool) -> bool:

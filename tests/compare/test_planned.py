@@ -13,6 +13,7 @@ from commonground.cli import main
 from commonground.compare import plan_comparison
 from commonground.errors import ConfigError
 from commonground.plan import plan
+from commonground.terminal import human_bytes
 
 SMALL: dict[str, Any] = {"data": "digits", "clients": 4, "rounds": 4, "model": "mlp", "engine": "serial", "threads": 1}
 
@@ -32,6 +33,29 @@ def test_it_is_the_sum_of_its_runs(tmp_path: Path) -> None:
     assert told.methods[0].plan.sent == one.sent
     assert sum(told.methods[0].plan.files.values()) == pytest.approx(sum(one.files.values()), rel=0.01)
     assert "3 methods, 18 runs" in repr(told)
+
+
+def test_candidates_that_cost_unlike_are_all_counted(tmp_path: Path) -> None:
+    """In whatever order the grid names them; the dearest is what a run may need."""
+    settings = SMALL | {"local_only": False, "seeds": 1}
+    one, other = (
+        plan_comparison(["fedavg"], out=tmp_path / "out", grid={"rounds": rounds, "lr": [0.01, 0.1]}, **settings)
+        for rounds in ([4, 400], [400, 4])
+    )
+    for told in (one, other):
+        (method,) = told.methods
+        assert (method.tried, len({id(plan) for plan in method.candidates})) == (4, 2)
+        assert method.plan.setup.config.rounds == 400
+        trials = 0.8 * sum(plan.seconds for plan in method.candidates)
+        assert method.seconds == pytest.approx(trials + method.plan.seconds + 5 * method.start)
+        sent = {plan.setup.config.rounds: plan.sent.up[1] + plan.sent.down[1] for plan in method.candidates}
+        assert sent == {4: sent[4], 400: 100 * sent[4]}
+        assert f"at most {human_bytes(sent[400])}" in told.table().rows[0]["sent by a run"]
+        assert any("candidates of the grid cost unlike" in sentence for sentence in told.sentences(tmp_path))
+    assert one.disk == pytest.approx(other.disk, rel=0.01)
+    alike = plan_comparison(["fedavg"], out=tmp_path / "out", grid={"lr": [0.01, 0.1]}, **settings)
+    assert not alike.methods[0].differ
+    assert not any("unlike" in sentence for sentence in alike.sentences(tmp_path))
 
 
 def test_bytes_are_those_of_the_comparison(tmp_path: Path) -> None:

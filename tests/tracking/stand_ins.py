@@ -26,12 +26,18 @@ class Run:
     status: str = "RUNNING"
     nested: bool = False
     params: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
     metrics: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
     files: dict[str, str] = field(default_factory=dict)
 
     @property
     def info(self) -> SimpleNamespace:
         return SimpleNamespace(run_id=self.name)
+
+    @property
+    def data(self) -> SimpleNamespace:
+        latest = {key: points[max(points)] for key, points in self.metrics.items()}
+        return SimpleNamespace(params=dict(self.params), metrics=latest)
 
 
 @dataclass
@@ -71,7 +77,14 @@ class MlflowServer:
             assert re.fullmatch(r"[/\w.\- :]+", one.key), f"Invalid metric name: {one.key}"
             assert isinstance(one.value, float)
             assert isinstance(one.step, int)
+            assert one.step not in run.metrics[one.key], "MLflow would have two values of a round"
             run.metrics[one.key][one.step] = one.value
+
+    def get_metric_history(self, run_id: str, key: str) -> list[Any]:
+        return [SimpleNamespace(step=step, value=value) for step, value in self.runs[run_id].metrics[key].items()]
+
+    def set_tag(self, run_id: str, key: str, value: str) -> None:
+        self.runs[run_id].tags[key] = value
 
     def log_text(self, run_id: str, text: str, artifact_file: str) -> None:
         self.runs[run_id].files[artifact_file] = text

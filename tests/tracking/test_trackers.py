@@ -16,7 +16,7 @@ import commonground as cg
 from commonground.cli import main
 from commonground.errors import ConfigError
 from commonground.extras import pip_install
-from commonground.tracking import TRACKERS, Started, Tracker
+from commonground.tracking import TRACKERS, Started, Tracker, make_tracker
 from tests.helpers import made_data
 from tests.tracking.stand_ins import MlflowServer, WandbServer, installed, mlflow_module, wandb_module
 
@@ -50,7 +50,8 @@ class Own(Tracker):
 
     name = "own"
 
-    def __init__(self, failing: str = "") -> None:
+    def __init__(self, name: str = "own", failing: str = "") -> None:
+        self.name = name  # type: ignore[misc]
         self.failing, self.heard, self.about = failing, [], None  # type: tuple[str, list[Any], Started | None]
 
     def _hear(self, what: str, *more: Any) -> None:
@@ -118,6 +119,21 @@ def test_a_resumed_run_goes_on_in_the_same_tracker_run(tmp_path: Path) -> None:
     assert again.heard == []
 
 
+def test_a_tracker_named_later_is_told_of_all_rounds(tmp_path: Path) -> None:
+    """By a run that goes on with it, and by one that was finished without it."""
+    go(None, tmp_path, on_round=lambda row: row["round"] < 2)
+    later = Own()
+    run = go(later, tmp_path, resume=True)
+    assert later.heard == [("begin", 0, None), *(("round", n) for n in (1, 2, 3)), ("summary", 3), ("end", True)]
+    assert later.figures["loss/train_loss"] == run.history[-1]["train_loss"]
+    other = Own("other")
+    go([later, other], tmp_path, resume=True)
+    assert other.heard == later.heard
+    assert other.about is not None
+    assert later.about is not None
+    assert (other.about.name, other.about.settings) == (later.about.name, later.about.settings)
+
+
 def test_a_run_that_ends_with_an_error_is_closed_as_such(tmp_path: Path) -> None:
     own = Own()
     with pytest.raises(ZeroDivisionError):
@@ -136,7 +152,7 @@ def test_early_stopping_without_a_folder_is_tracked_too() -> None:
 
 @pytest.mark.parametrize("failing", ["begin", "round", "summary", "end"])
 def test_a_tracker_that_fails_is_one_warning_and_not_the_end(failing: str, tmp_path: Path) -> None:
-    own, other = Own(failing), Own()
+    own, other = Own(failing=failing), Own()
     said = r"own tracks no more \(TimeoutError: the server is gone\); the run goes on without it"
     with pytest.warns(UserWarning, match=said) as warnings:
         run = go([own, other], tmp_path)
@@ -149,7 +165,7 @@ def test_a_tracker_that_fails_is_one_warning_and_not_the_end(failing: str, tmp_p
 
 def test_an_observer_hears_the_warning_instead(tmp_path: Path) -> None:
     said: list[str] = []
-    go(Own("round"), tmp_path, observer=SimpleNamespace(note=said.append))
+    go(Own(failing="round"), tmp_path, observer=SimpleNamespace(note=said.append))
     assert said[0] == "own: nowhere"
     assert "own tracks no more" in said[1]
 
@@ -215,6 +231,29 @@ def test_mlflow(mlflow: MlflowServer, tmp_path: Path) -> None:
     assert tracked.metrics["share/personal_accuracy"] == {r["round"]: r["personal_accuracy"] for r in run.history}
     assert tracked.metrics["summary/personal_accuracy/mean"][3] == run.personal_accuracy["mean"]
     assert json.loads(tracked.files["summary.json"])["weights_sha256"] == run.summary["weights_sha256"]
+
+
+def test_rounds_that_a_killed_run_repeats_are_in_mlflow_once(mlflow: MlflowServer, tmp_path: Path) -> None:
+    """Killed after round 3 with the checkpoint of round 2; then it goes on, to more rounds than it was begun with."""
+    first, then = make_tracker("mlflow"), make_tracker("mlflow")
+    id, _ = first.begin(Started("a run", {"rounds": 4, "lr": 0.1}, tmp_path))
+    for number in (1, 2, 3):
+        first.round(number, {"seconds/seconds": 1.0 * number, "loss/train_loss": 1 / number})
+    then.begin(Started("a run", {"rounds": 5, "lr": 0.1}, tmp_path, 2, id))
+    for number in (3, 4, 5):
+        then.round(number, {"seconds/seconds": 9.0, "loss/train_loss": 1 / number})
+    (tracked,) = mlflow.runs.values()
+    assert tracked.metrics["seconds/seconds"] == {1: 1.0, 2: 2.0, 3: 3.0, 4: 9.0, 5: 9.0}
+    assert (tracked.params, tracked.tags) == ({"rounds": "4", "lr": "0.1"}, {"rounds": "5"})
+
+
+def test_tensorboard_named_later_has_all_rounds_and_the_settings(tmp_path: Path) -> None:
+    go(None, tmp_path, on_round=lambda row: row["round"] < 2)
+    go("tensorboard", tmp_path, resume=True)
+    written = events(tmp_path / "tensorboard")
+    assert [e.step for e in written for v in e.summary.value if v.tag == "loss/train_loss"] == [1, 2, 3]
+    assert [e.step for e in written for v in e.summary.value if v.tag == "settings/text_summary"] == [0]
+    assert not any(e.HasField("session_log") for e in written)
 
 
 def test_mlflow_inside_a_run_of_the_users_own(mlflow: MlflowServer, tmp_path: Path) -> None:

@@ -322,9 +322,9 @@ class Comparing:
         self._check_folder(resolved)
         return data
 
-    def setup_of(self, label: str, seed: int, data: FederatedDataset) -> Setup:
-        """A method's run with a seed, with its first candidate."""
-        return self._setup(label, 0, seed, data)
+    def setup_of(self, label: str, seed: int, data: FederatedDataset, candidate: int = 0) -> Setup:
+        """A method's run with a seed and one of its candidates."""
+        return self._setup(label, candidate, seed, data)
 
     @more_runs()
     def run(self) -> dict[str, list[Run]]:

@@ -36,20 +36,48 @@ class MethodPlan:
     Attributes:
         method: its label.
         title: its name in tables.
-        plan: of its run with the first seed, and the first candidate of a grid.
+        candidates: plans of its run with the first seed, for each candidate of a grid; one without a grid.
         seeds: how many runs count.
-        tried: candidates that are tried for each seed, on a part of the training samples; 0 without a grid.
-        share: of the training samples, that is.
+        share: of the training samples on which the candidates of a grid are tried for each seed.
         start: seconds until a run begins: its data dealt, its model built and tried.
     """
 
     method: str
     title: str
-    plan: Plan
+    candidates: tuple[Plan, ...]
     seeds: int
-    tried: int
     share: float
     start: float
+
+    @property
+    def plan(self) -> Plan:
+        """Of the candidate that takes longest: which one counts in the end nobody knows before."""
+        return max(self.candidates, key=lambda plan: plan.seconds)
+
+    @property
+    def tried(self) -> int:
+        """Candidates that are tried for each seed; 0 where there is nothing to choose."""
+        return len(self.candidates) if len(self.candidates) > 1 else 0
+
+    @property
+    def differ(self) -> bool:
+        """Whether candidates cost unlike."""
+        return len(set(map(id, self.candidates))) > 1
+
+    @property
+    def sent(self) -> int:
+        """Bytes that travel in one of its runs, at most where candidates differ."""
+        return max(plan.sent.up[1] + plan.sent.down[1] for plan in self.candidates)
+
+    @property
+    def sent_exact(self) -> bool:
+        """Whether every run sends so many."""
+        return all(plan.sent.exact and plan.sent.up[1] + plan.sent.down[1] == self.sent for plan in self.candidates)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of the run that needs most."""
+        return max(plan.memory.together for plan in self.candidates)
 
     @property
     def runs(self) -> int:
@@ -58,13 +86,15 @@ class MethodPlan:
 
     @property
     def seconds(self) -> float:
-        """Of all runs, one after the other: until they begin, training and tests."""
-        return self.runs * self.start + self.seeds * (1 + self.tried * self.share) * self.plan.seconds
+        """Of all runs, one after the other: until they begin, training and tests; at most, where candidates differ."""
+        trials = self.share * sum(plan.seconds for plan in self.candidates) if self.tried else 0.0
+        return self.runs * self.start + self.seeds * (trials + self.plan.seconds)
 
     @property
     def disk(self) -> int:
         """Bytes that its runs leave at most, which have no reports of their own; of candidates only results stay."""
-        return self.seeds * sum(size for name, size in self.plan.files.items() if name != "report.html")
+        kept = [sum(size for name, size in plan.files.items() if name != "report.html") for plan in self.candidates]
+        return self.seeds * max(kept)
 
 
 @dataclass(frozen=True, repr=False)
@@ -87,13 +117,13 @@ class ComparisonPlan:
     @property
     def disk(self) -> int:
         """Bytes that the folder will have at most."""
-        report = max(method.plan.files.get("report.html", 0) for method in self.methods)
+        report = max(plan.files.get("report.html", 0) for method in self.methods for plan in method.candidates)
         return sum(method.disk for method in self.methods) + REPORT * report
 
     @property
     def memory(self) -> int:
         """Bytes of the run that needs most; runs come one after the other."""
-        return max(method.plan.memory.together for method in self.methods)
+        return max(method.memory for method in self.methods)
 
     def __repr__(self) -> str:
         runs = sum(method.runs for method in self.methods)
@@ -123,14 +153,13 @@ class ComparisonPlan:
         columns = (Column("method"), *(Column(name, numeric=True) for name in names))
         rows = []
         for method in self.methods:
-            plan = method.plan
-            sent = human_bytes(plan.sent.up[1] + plan.sent.down[1])
+            sent, longest = human_bytes(method.sent), human_seconds(method.plan.seconds)
             figures = (
                 f"{method.runs:,}",
-                human_seconds(plan.seconds),
+                f"at most {longest}" if method.differ else longest,
                 human_seconds(method.seconds),
-                sent if plan.sent.exact else f"at most {sent}",
-                human_bytes(plan.memory.together),
+                sent if method.sent_exact else f"at most {sent}",
+                human_bytes(method.memory),
             )
             rows.append({"method": method.title, **dict(zip(names, figures, strict=True))})
         return Table("a dry run of the comparison", columns, rows)
@@ -150,8 +179,14 @@ class ComparisonPlan:
             f"files: {out}, which the comparison would write; this wrote nothing",
         ]
         told += [f"{counted(self.done, 'run')} there already; the plan is of all of them"] if self.done else []
-        told += [f"{m.title} will not fit: {sentence}" for m in self.methods for sentence in m.plan.advice]
-        if self.disk > free and not any("disk" in sentence for m in self.methods for sentence in m.plan.advice):
+        if any(method.differ for method in self.methods):
+            told.append(
+                "candidates of the grid cost unlike: what a run needs is what the dearest of them does, and all runs "
+                "are counted with that one chosen"
+            )
+        advice = {m.title: dict.fromkeys(sentence for p in m.candidates for sentence in p.advice) for m in self.methods}
+        told += [f"{title} will not fit: {sentence}" for title, sentences in advice.items() for sentence in sentences]
+        if self.disk > free and not any("disk" in sentence for sentences in advice.values() for sentence in sentences):
             told.append("the disk is too small for all runs together: choose another --out, or fewer --seeds")
         return told
 
@@ -193,14 +228,23 @@ def plan_comparison(
     dealt = work.first(first)
     planned = []
     for label, method in work.methods.items():
-        began = time.perf_counter()
-        setup = work.setup_of(label, first, dealt)
-        start = time.perf_counter() - began
-        plan = plan_of(setup, work.folder_of(label, first))
-        tried = len(work.candidates[label])
-        planned.append(
-            MethodPlan(label, method.title, plan, len(work.seeds), tried if tried > 1 else 0, 1 - validation, start)
-        )
+        starts: list[float] = []
+        plans: dict[tuple[tuple[str, str], ...], Plan] = {}
+        for number, chosen in enumerate(work.candidates[label]):
+            if (key := _costing(chosen)) not in plans:
+                began = time.perf_counter()
+                setup = work.setup_of(label, first, dealt, number)
+                starts.append(time.perf_counter() - began)
+                plans[key] = plan_of(setup, work.folder_of(label, first))
+        each = tuple(plans[_costing(chosen)] for chosen in work.candidates[label])
+        planned.append(MethodPlan(label, method.title, each, len(work.seeds), 1 - validation, max(starts)))
     folders = [work.folder_of(label, seed) for label in work.methods for seed in work.seeds]
     done = sum(path is not None and (path / "summary.json").is_file() for path in folders)
     return ComparisonPlan(tuple(planned), done)
+
+
+def _costing(chosen: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Of a candidate's settings those that say how much there is to do: not rates and weights, which are fractions, but
+    for the share of clients that take part.
+    """
+    return tuple((k, repr(v)) for k, v in chosen.items() if k == "participation" or not isinstance(v, float))

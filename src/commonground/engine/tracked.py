@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, cast
 
+from commonground.config import RunConfig
 from commonground.engine.observer import Observer
 from commonground.engine.run import Run
 from commonground.engine.setup import Setup
@@ -25,7 +26,7 @@ Track = str | Tracker | Sequence[str | Tracker] | None
 """Where a run is tracked: names, trackers, several of them, or nowhere."""
 
 IDS = "tracking.json"
-"""In a run's folder: what each tracker knows the run by."""
+"""In a run's folder: what each tracker that was told of the run knows it by, if by anything."""
 
 _UNITS = {
     "train_loss": "loss", "lr": "learning_rate", "bytes_up": "bytes", "bytes_down": "bytes", "seconds": "seconds",
@@ -54,6 +55,7 @@ class Tracking:
             if tracker.needs_folder:
                 raise ConfigError(f"the tracker {tracker.name} writes into the run's folder; name one with out=")
         self._begun: list[Tracker] = []
+        self._started = False
 
     def told_by(self, observer: Observer | None) -> Self:
         """Say what goes wrong to a run's observer; where it hears no notes it is a Python warning."""
@@ -65,13 +67,8 @@ class Tracking:
 
     def begin(self, setup: Setup, engine: str, done: int) -> None:
         """See :class:`~commonground.engine.Observer`."""
-        config, self._task = setup.config, setup.data.task
-        settings = {"engine": engine} | {k: v for k, v in _flat(config.model_dump(exclude_none=True)) if k != "engine"}
-        name = f"{setup.algorithm.title} on {setup.data.name}, seed {config.seed}"
-        ids: dict[str, str] = self._known()
-        for tracker in self._trackers:
-            about = Started(name, settings, self._folder, done, ids.get(tracker.name))
-            self._try(tracker, partial(self._begin, tracker, about, ids))
+        self._task = setup.data.task
+        self._begin_all(self._trackers, setup.algorithm.title, setup.data.name, setup.config, engine, done)
 
     def round(self, row: Mapping[str, Any]) -> None:
         """See :class:`~commonground.engine.Observer`."""
@@ -87,8 +84,14 @@ class Tracking:
     # -- what comes after it ------------------------------------------------------------------------------------
 
     def result(self, run: Run) -> None:
-        """The run has results."""
+        """The run has results. One that was finished before is told to trackers that have not heard of it."""
         self._whole = True
+        if self._trackers and not self._started and run.folder is not None:
+            known, trained = self._known(), run.trained
+            self._task = trained.task
+            late = [tracker for tracker in self._trackers if tracker.name not in known]
+            title, data = trained.algorithm.title, str(run.summary["data"])
+            self._begin_all(late, title, data, run.config, str(run.summary["engine"]), len(run.history))
         self._each(lambda tracker: tracker.summary(run.summary))
 
     def artefact(self, path: Path) -> None:
@@ -106,22 +109,36 @@ class Tracking:
 
     # -- parts --------------------------------------------------------------------------------------------------
 
-    def _begin(self, tracker: Tracker, about: Started, ids: dict[str, str]) -> None:
+    def _begin_all(
+        self, trackers: Sequence[Tracker], title: str, data: str, config: RunConfig, engine: str, done: int
+    ) -> None:
+        self._started = True
+        settings = {"engine": engine} | {k: v for k, v in _flat(config.model_dump(exclude_none=True)) if k != "engine"}
+        known = self._known()
+        ids = dict(known)
+        for tracker in trackers:
+            # To a tracker that has not heard of it a run that goes on is a new one, of which it is told all.
+            new = tracker.name not in known
+            name = f"{title} on {data}, seed {config.seed}"
+            about = Started(name, settings, self._folder, 0 if new else done, known.get(tracker.name))
+            self._try(tracker, partial(self._begin, tracker, about, ids, done if new or tracker.buffers else 0))
+
+    def _begin(self, tracker: Tracker, about: Started, ids: dict[str, str | None], told_again: int) -> None:
         self._begun.append(tracker)
         begun = tracker.begin(about)
         if not isinstance(begun, tuple) or len(begun) != 2:
             raise TypeError("its begin must return what the run is known by, or None, and where it can be seen")
         id, where = begun
-        if id is not None and self._folder is not None:
+        if self._folder is not None and ids.get(tracker.name, "") != id:
             ids[tracker.name] = id
             write_atomically(self._folder / IDS, json.dumps(ids) + "\n")
         if self._note is not warn:
             self._note(f"{tracker.name}: {where}")
-        if tracker.buffers and about.done and self._folder is not None:
-            for row in RunFolder(self._folder).rounds.rows()[: about.done]:
+        if told_again and self._folder is not None:
+            for row in RunFolder(self._folder).rounds.rows()[:told_again]:
                 tracker.round(int(row["round"]), figures_of(row, self._task))
 
-    def _known(self) -> dict[str, str]:
+    def _known(self) -> dict[str, str | None]:
         """What the trackers knew the run in the folder by, if it was tracked before."""
         try:
             return dict(json.loads((self._folder / IDS).read_text("utf-8"))) if self._folder is not None else {}

@@ -27,7 +27,7 @@ class Started:
         name: of the run, for people.
         settings: every setting, by name; those of method and model as ``options.NAME`` and ``model_options.NAME``.
         folder: of the run, if it has one.
-        done: rounds done before.
+        done: rounds done before, of which the tracker was told; of others it will be told.
         id: what :meth:`Tracker.begin` returned when the run began, so that the same one is continued.
     """
 
@@ -48,7 +48,8 @@ class Tracker(ABC):
         name: for messages.
         needs_folder: whether it writes into the run's folder.
         buffers: whether a run that is killed may lose rounds that it was told of: when the run goes on it is told of
-            all rounds before once more, and has to take each once.
+            all rounds before once more, and has to take each once. (A tracker that a run is begun without is told of
+            all rounds before when the run goes on with it, or was finished.)
     """
 
     name: ClassVar[str] = "tracker"

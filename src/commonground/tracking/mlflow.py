@@ -37,15 +37,27 @@ class MLflow(Tracker):
         nested = mlflow.active_run() is not None
         run = mlflow.start_run(run_id=about.id, run_name=None if about.id else about.name, nested=nested)
         self._client, self._id = mlflow.MlflowClient(), str(run.info.run_id)
-        settings = list(about.settings.items()) if about.id is None else []
-        for start in range(0, len(settings), _AT_ONCE):
-            some = settings[start : start + _AT_ONCE]
-            self._client.log_batch(self._id, params=[Param(name, str(value)[:_LONGEST]) for name, value in some])
+        settings = [(name, str(value)[:_LONGEST]) for name, value in about.settings.items()]
+        known = run.data.params if about.id else {}
+        new = [pair for pair in settings if pair[0] not in known]
+        for start in range(0, len(new), _AT_ONCE):
+            self._client.log_batch(self._id, params=[Param(*pair) for pair in new[start : start + _AT_ONCE]])
+        for name, value in settings:  # a parameter cannot be changed: of a run that goes on, the rounds are another
+            if known.get(name, value) != value:
+                self._client.set_tag(self._id, name, value)
+        self._last = self._last_round(run.data.metrics) if about.id else 0
         return self._id, f"{mlflow.get_tracking_uri()}, run {self._id}"
+
+    def _last_round(self, metrics: Mapping[str, float]) -> int:
+        """The last round of which figures are there: a run that was killed repeats those after its checkpoint."""
+        name = next((name for name in metrics if name.startswith("seconds/")), None)
+        history = [] if name is None else self._client.get_metric_history(self._id, name)
+        return max((point.step for point in history), default=0)
 
     def round(self, number: int, figures: Mapping[str, float]) -> None:
         """See :class:`~commonground.tracking.Tracker`."""
-        self._metrics(figures, number)
+        if number > self._last:
+            self._metrics(figures, number)
 
     def summary(self, summary: Mapping[str, Any]) -> None:
         """See :class:`~commonground.tracking.Tracker`."""

@@ -31,8 +31,7 @@ class TensorBoard(Tracker):
         self._events = EventsWriter(str(folder / "events"), f".{about.done}")
         if about.done:  # rounds after the checkpoint are repeated, and what was written of them counts no more
             self._write(about.done + 1, session_log=SessionLog(status=SessionLog.START))
-        else:
-            self._write(0, summary=text("settings", _table(about.settings)))
+        self._write(about.done, summary=text("settings", _table(about.settings)))
         self._last = about.done
         return None, str(folder)
 
