@@ -15,6 +15,7 @@ from commonground.engine.backends.messages import MessageEngine
 from commonground.engine.backends.serialization import unpack
 from commonground.errors import UpdateError
 from tests.helpers import digits
+from tests.language import tiny_model, token_data
 
 RANK = 1
 SIDES = 64, 100, 50  # of the two layers of the mlp below
@@ -36,6 +37,26 @@ def test_the_same_numbers_as_dense_in_every_engine(more: dict[str, Any]) -> None
     batched = train("stack", "batched", **more)
     for name, value in dense.shared.items():
         torch.testing.assert_close(value, batched.shared[name], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("start", ["kaiming", "gaussian"])
+def test_fresh_factors_are_drawn_as_the_first_were(start: str, tmp_path: Path) -> None:
+    """U(±1/√in) has the deviation 1/√(3 in) and ends at 1/√in; N(0, 1/in) goes beyond."""
+    model, data = tiny_model("bert", tmp_path), token_data()
+    settings: dict[str, Any] = {"rounds": 3, "model": model, "model_options": {"start": start, "rank": 8}, "seed": 3}
+    runs = [
+        cg.train("flora", data, engine=engine, options={"downlink": downlink}, **settings)
+        for downlink, engine in (("dense", "serial"), ("stack", "messages"), ("stack", "processes"))
+    ]
+    assert len({run.summary["weights_sha256"] for run in runs}) == 1
+    drawn = torch.cat([value.flatten() for name, value in runs[0].shared.items() if name.endswith("lora_A")])
+    bound = 16**-0.5
+    if start == "gaussian":
+        assert float(drawn.std()) == pytest.approx(bound, rel=0.1)
+        assert float(drawn.abs().max()) > 2 * bound
+    else:
+        assert float(drawn.std()) == pytest.approx(bound / 3**0.5, rel=0.1)
+        assert float(drawn.abs().max()) <= bound
 
 
 def test_the_papers_bytes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from commonground.algorithms.base import Server, Update
 from commonground.algorithms.federated_lora import FederatedLoRA
 from commonground.errors import ConfigError
 from commonground.models import Groups
-from commonground.models.lora import LoRALinear
+from commonground.models.lora import LoRALinear, Start
 
 __all__ = ["ClientRanks", "lora_layers"]
 
@@ -29,6 +30,8 @@ class ClientRanks(FederatedLoRA):
             the largest of them.
     """
 
+    start: ClassVar[Start] = "kaiming"  # how the model draws A, in which a new one has to be drawn too
+
     ranks: str | int = ""
 
     def __post_init__(self) -> None:
@@ -41,6 +44,7 @@ class ClientRanks(FederatedLoRA):
         super().extend_model(model, groups)
         largest = max(self.ranks_of_clients, default=1)
         for layer in lora_layers(model).values():
+            object.__setattr__(self, "start", layer.start)
             if largest > (rank := len(layer.lora_A)):
                 raise ConfigError(f"{self.title}'s largest rank {largest} exceeds the model's {rank} ({rank_option})")
         return model

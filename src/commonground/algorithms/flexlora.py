@@ -24,7 +24,7 @@ class FlexLoRA(ClientRanks):
 
     With the mean U Σ Vᵀ, the new factors are B = U_r Σ_r^s and A = Σ_r^(1−s) V_rᵀ; the paper leaves s open. Where the
     mean has a rank below r, a balanced split would leave the rest of both factors zero, which no gradient changes any
-    more; there a row of A is drawn anew, from peft's default distribution, and B is zero.
+    more; there a row of A is drawn anew, as at the start, and B is zero.
 
     Clients may have factors of different ranks: one of rank k is sent the mean cut to rank k, and what it sends, of
     rank k, counts in the mean with its whole product. Tests are of the server's model, of rank r. A model that starts
@@ -74,7 +74,7 @@ class FlexLoRA(ClientRanks):
             rank = server.shared[a_name].shape[0]
             new_a, new_b = truncated_factors(a, b, rank, power)
             if self.split == "balanced":
-                new_a, new_b = revived(new_a, new_b, fresh_factor(new_a, server.seed, round, a_name))
+                new_a, new_b = revived(new_a, new_b, fresh_factor(new_a, server.seed, round, a_name, self.start))
             server.shared[a_name], server.shared[b_name] = new_a, new_b
 
 

@@ -22,9 +22,8 @@ class FLoRA(ClientRanks):
     """FLoRA: factors are stacked, so that the sum of products is exact, and merged into the model (Wang et al. 2024).
 
     Stacking the clients' Aᵢ below and their wᵢBᵢ beside one another gives Σ wᵢBᵢAᵢ without an average of factors. The
-    sum is added to the frozen weights, and every client starts its next round from fresh factors (A drawn anew from
-    peft's default distribution, whatever the first was drawn from; B zero). Clients may have factors of different
-    ranks.
+    sum is added to the frozen weights, and every client starts its next round from fresh factors (A drawn anew, as
+    the first was; B zero). Clients may have factors of different ranks.
 
     What goes down is one of two, with the same numbers:
 
@@ -86,7 +85,7 @@ class FLoRA(ClientRanks):
             server.shared[merged] = server.shared[merged] + b @ a
             if self.downlink == "stack":
                 server.memory |= {stack_name(round, a_name): a, stack_name(round, b_name): b}
-            server.shared[a_name] = fresh_factor(server.shared[a_name], server.seed, round, a_name)
+            server.shared[a_name] = fresh_factor(server.shared[a_name], server.seed, round, a_name, self.start)
             server.shared[b_name] = torch.zeros_like(server.shared[b_name])
         server.memory = worth_keeping(server.memory, server.shared)
 
@@ -96,4 +95,4 @@ class FLoRA(ClientRanks):
         return spared(server, heard)
 
     def worked_out(self, known: Tensors, sent: Tensors, round: int, seed: int) -> Tensors:
-        return sent if self.downlink == "dense" else worked_out(known, sent, round, seed)
+        return sent if self.downlink == "dense" else worked_out(known, sent, round, seed, self.start)

@@ -16,6 +16,7 @@ from commonground.algorithms.base import Server, Tensors
 from commonground.algorithms.federated_lora import factor_pairs
 from commonground.errors import UpdateError
 from commonground.keys import torch_stream
+from commonground.models.lora import Start
 from commonground.quoting import quoted
 
 __all__ = ["fresh_factor", "spared", "stack_name", "worked_out", "worth_keeping"]
@@ -28,19 +29,20 @@ def stack_name(round: int, factor: str) -> str:
     return f"stack/{round}/{factor}"
 
 
-def fresh_factor(like: Tensor, seed: int, round: int, name: str) -> Tensor:
-    """A new A from peft's default distribution, U(−1/√in, 1/√in), keyed by round and layer.
+def fresh_factor(like: Tensor, seed: int, round: int, name: str, start: Start = "kaiming") -> Tensor:
+    """A new A, drawn as the model's first (:class:`~commonground.models.lora.LoRALinear`), keyed by round and layer.
 
     Args:
         like: an A [r, in] of this shape, number type and device.
         seed: of the run.
         round: after which it is drawn.
         name: of the A.
+        start: ``kaiming``: U(−1/√in, 1/√in); ``gaussian``: N(0, 1/in).
     """
-    bound = like.shape[1] ** -0.5
-    stream = torch_stream(seed, "flora", round, name)
-    drawn = torch.rand(like.shape, generator=stream, dtype=torch.float64, device="cpu")
-    fresh: Tensor = ((2 * drawn - 1) * bound).to(like.device, like.dtype)
+    bound, stream = like.shape[1] ** -0.5, torch_stream(seed, "flora", round, name)
+    draw = torch.randn if start == "gaussian" else torch.rand
+    drawn = draw(like.shape, generator=stream, dtype=torch.float64, device="cpu")
+    fresh: Tensor = ((drawn if start == "gaussian" else 2 * drawn - 1) * bound).to(like.device, like.dtype)
     return fresh
 
 
@@ -67,7 +69,7 @@ def spared(server: Server, heard: int) -> tuple[frozenset[str], Tensors]:
     return frozenset([*drawn, *sums]), {name: server.memory[name] for round in missed for name in rounds[round]}
 
 
-def worked_out(known: Tensors, sent: Tensors, round: int, seed: int) -> Tensors:
+def worked_out(known: Tensors, sent: Tensors, round: int, seed: int, start: Start = "kaiming") -> Tensors:
     """What a client takes a message for: fresh factors drawn, stacks added to the sums (:meth:`Algorithm.worked_out`).
 
     Raises:
@@ -77,7 +79,7 @@ def worked_out(known: Tensors, sent: Tensors, round: int, seed: int) -> Tensors:
     stacks = {name for names in rounds.values() for name in names}
     made = {name: value for name, value in sent.items() if name not in stacks}
     for a_name, b_name in factor_pairs(list(known)) if round > 1 else ():
-        made.setdefault(a_name, fresh_factor(known[a_name], seed, round - 1, a_name))
+        made.setdefault(a_name, fresh_factor(known[a_name], seed, round - 1, a_name, start))
         made.setdefault(b_name, torch.zeros_like(known[b_name]))
     for name in _sums(known):
         if name in sent:
