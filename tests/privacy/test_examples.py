@@ -149,7 +149,7 @@ def test_a_replaced_example_moves_what_is_sent_as_the_accountant_assumes(method:
         model = seeded(lambda: nn.Sequential(nn.Linear(4, 3, bias=False)))
         keys = {"loss": linear, "lr": 0.1, "momentum": 0.0, "local_epochs": 3, "batch_size": 2}
         setup = made_setup(data, method, model, **keys)
-        passes = passes_of(setup, 1)
+        passes = passes_of(setup, range(1, 2))
         moved.append(flat(sent_by(setup)))
     distance = float((moved[0] - moved[1]).norm())
     assert passes.tolist() == [3, 3]
@@ -253,11 +253,14 @@ def test_passes_are_the_uses_of_the_example_that_is_used_most(size: int, batch: 
 
 def test_passes_of_a_run() -> None:
     data = made_data((5, 3, 8, 12))
-    assert passes_of(made_setup(data, "fedrep", seeded(TwoLayer), options={"head_epochs": 2}), 2).tolist() == [6] * 4
+    assert (
+        passes_of(made_setup(data, "fedrep", seeded(TwoLayer), options={"head_epochs": 2}), range(1, 3)).tolist()
+        == [6] * 4
+    )
     steps = made_setup(data, model=seeded(TwoLayer), local_steps=3, batch_size=4)
-    assert passes_of(steps, 2).tolist() == [4, 6, 4, 2]  # 2, 1, 2 and 3 steps are a pass
+    assert passes_of(steps, range(1, 3)).tolist() == [4, 6, 4, 2]  # 2, 1, 2 and 3 steps are a pass
     half = made_setup(data, model=seeded(TwoLayer), participation=0.5)
-    assert sum(passes_of(half, 2)) == 4
+    assert sum(passes_of(half, range(1, 3))) == 4
 
 
 # -- what is refused --------------------------------------------------------------------------------------------------

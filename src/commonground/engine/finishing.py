@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -45,7 +45,7 @@ def finish(
     engine: Engine,
     tuned: tuple[Engine, Tensors] | None = None,
     stopping: EarlyStopping | None = None,
-    own: bool = False,
+    answered: Sequence[int] | None = None,
 ) -> Run:
     """Test every client (or those asked for), write the results, and give the run.
 
@@ -56,7 +56,8 @@ def finish(
         engine: holds the clients' state.
         tuned: after fine-tuning, the engine that holds the clients' heads, and the body.
         stopping: what is told of early stopping.
-        own: whether it is the folder of a single client of a larger federation.
+        answered: in the folder of a single client of a larger federation, the rounds in which it gave answers with
+            noise of its own.
 
     Raises:
         RunError: the results cannot be written.
@@ -84,14 +85,16 @@ def finish(
         untuned={} if tuned is None else judge.missing,
     )
     clients = client_rows(setup.data, progress.took_part, scores, None if global_test is None else global_test.headline)
-    done = max(config.rounds, progress.done) if own else len(progress.history)  # its server has the lines of rounds
-    clients = with_epsilons(setup, done, clients)
+    done = range(1, len(progress.history) + 1)
+    clients = with_epsilons(setup, done if answered is None else answered, clients)
     del scores  # the clients' rows have what is told of them
     released = {} if folder is None else releases(folder.path)
     summary |= early
     came = [row["participants"] for row in progress.history]
-    summary |= own_privacy(setup, done) if own else privacy_summary(setup, done, progress.shared, released, came)
-    if own:
+    if answered is None:
+        summary |= privacy_summary(setup, len(done), progress.shared, released, came)
+    else:
+        summary |= own_privacy(setup, answered, int(progress.took_part[0]))
         summary = {name: value for name, value in summary.items() if name not in _OF_SERVER} | {"engine": "network"}
     path = None if folder is None else folder.path
     if folder is not None:

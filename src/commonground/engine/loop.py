@@ -30,7 +30,7 @@ from commonground.engine.keeper import Keeper
 from commonground.engine.metric_trial import try_metrics
 from commonground.engine.metrics import body_drift, round_metrics
 from commonground.engine.observer import Observer
-from commonground.engine.private.releases import note_release
+from commonground.engine.private.releases import note_asked, note_release
 from commonground.engine.private.secret import kept_secret, remove_secret
 from commonground.engine.progress import Progress
 from commonground.engine.results import rounded
@@ -238,6 +238,8 @@ class Loop:
         full = self.config.metrics == "full" and not pools and self.plan.is_due(round)
         tested = engine.evaluate(clients, progress.shared, self.plan.kinds[-1], round - 1) if full else None
         # 2. The clients train, and answer.
+        if self.folder is not None and self.setup.clients_add_noise:
+            note_asked(self.folder.path, round)
         answers = engine.train(round, clients, progress.shared, received)
         answers = [confined(algorithm, answer) for answer in answers] if has_parts(algorithm) else answers
         # 3. The server makes the new shared tensors of the answers, and replies to single clients; nothing counts that

@@ -8,6 +8,7 @@ from typing import Any
 from commonground.algorithms import Algorithm
 from commonground.config import RunConfig
 from commonground.engine.metrics import figure_names
+from commonground.engine.private.releases import last_asked
 from commonground.engine.state.folder import FREE, RunFolder
 from commonground.errors import RunError
 from commonground.tasks import Task
@@ -57,6 +58,11 @@ def check_rounds(folder: RunFolder, config: RunConfig, algorithm: Algorithm) -> 
         raise RunError(
             f"the run in '{folder.path}' has {before} rounds, of which {len(rows)} are done; it can go on with as many "
             f"or more, not with {now}"
+        )
+    if now < (asked := last_asked(folder.path)):
+        raise RunError(
+            f"the run in '{folder.path}' cannot end with {now} rounds: clients were asked for answers to round "
+            f"{asked}, which count in their ε whether the round is done or not; it can end with {asked}"
         )
     why = _needs_rounds(config) or algorithm.needs_rounds()
     if not why and (now > before or folder.finished):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from commonground.algorithms import Tensors
@@ -25,6 +26,7 @@ def keep_own_model(
     rounds: tuple[int, int],
     folder: Path,
     untuned: Setup | None = None,
+    answered: Sequence[int] = (),
 ) -> Run:
     """Write a folder that :func:`~commonground.load_run`, ``predict``, ``export``, ``adapt`` and ``serve`` take.
 
@@ -36,11 +38,12 @@ def keep_own_model(
         personal: the client's own.
         rounds: done, and in how many of them the client took part.
         folder: what is in it goes.
+        answered: the rounds in which it gave answers with noise of its own.
         untuned: where ``setup`` is that of the head's tuning (``--finetune-epochs``), that of the rounds before.
     """
     shutil.rmtree(folder, ignore_errors=True)
     if untuned is not None:
-        return _keep_tuned(untuned, setup, shared, personal, rounds[1], folder)
+        return _keep_tuned(untuned, setup, shared, personal, rounds[1], folder, answered)
     files, progress, engine = RunFolder(folder), Progress.of(setup), SerialEngine(setup)
     keeper = Keeper(setup, files, progress, Silent())
     keeper.restore(engine)  # begins it
@@ -50,10 +53,18 @@ def keep_own_model(
     if personal:
         engine.store.put(0, personal)
     keeper.save(engine)
-    return finish(setup, files, progress, engine, own=True)
+    return finish(setup, files, progress, engine, answered=answered)
 
 
-def _keep_tuned(setup: Setup, tuning: Setup, shared: Tensors, personal: Tensors, took_part: int, folder: Path) -> Run:
+def _keep_tuned(
+    setup: Setup,
+    tuning: Setup,
+    shared: Tensors,
+    personal: Tensors,
+    took_part: int,
+    folder: Path,
+    answered: Sequence[int],
+) -> Run:
     """The same of a global model whose head was tuned."""
     files, progress, engine, tuned = RunFolder(folder), Progress.of(setup), SerialEngine(setup), SerialEngine(tuning)
     keeper = Keeper(setup, files, progress, Silent())
@@ -64,4 +75,4 @@ def _keep_tuned(setup: Setup, tuning: Setup, shared: Tensors, personal: Tensors,
     if personal:
         tuned.store.put(0, personal)
     keeper.save(engine)
-    return finish(setup, files, progress, engine, (tuned, shared), own=True)
+    return finish(setup, files, progress, engine, (tuned, shared), answered=answered)

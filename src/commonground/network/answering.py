@@ -276,7 +276,9 @@ class Answering:
             end, shared, personal = client.end(message)
             rounds = end.round, end.took_part
             folder = self.model_folder(run)
-            kept = keep_own_model(client.setup, shared, personal, rounds, folder, untuned=plain)
+            trained = run if begin.tuning is None else begin.tuning.run
+            answered = self._answers(trained, client.number).rounds
+            kept = keep_own_model(client.setup, shared, personal, rounds, folder, plain, answered)
             write_tests(kept, client.setup.data)
         for over in (run, *(() if begin.tuning is None else (begin.tuning.run,))):
             self._over(over, client.number)
@@ -287,9 +289,14 @@ class Answering:
     def _over(self, run: str, number: int) -> None:
         """Answer nothing of a run again; then the secret of its noise may go."""
         self._clients.pop(run, None)
-        states = self.folder / "runs" / run / "states"
-        GivenAnswers(ClientStates(states, number), escaped(self.name)).close()
-        remove_secret(states)
+        self._answers(run, number).close()
+        remove_secret(self._states(run))
+
+    def _states(self, run: str) -> Path:
+        return self.folder / "runs" / run / "states"
+
+    def _answers(self, run: str, number: int) -> GivenAnswers:
+        return GivenAnswers(ClientStates(self._states(run), number), escaped(self.name))
 
     def _of(self, run: str) -> MessageClient:
         self._unasked = ""
@@ -320,7 +327,7 @@ class Answering:
         setup = prepare_setup(config, data)
         if begin.tuning is not None:
             setup = tuning_setup(setup, begin.tuning)
-        states = self.folder / "runs" / begin.run / "states"
+        states = self._states(begin.run)
         # Whatever the server's settings say. It is kept, so that a question that is asked again gets no other noise.
         noise = None if setup.privacy is None and setup.examples is None else kept_secret(states)
         return MessageClient(setup, begin.number, states, noise=noise)

@@ -88,6 +88,11 @@ class GivenAnswers:
         about = {"to": _of(shared, own), "samples": answer.samples, "loss": answer.loss, "tensors": len(tensors)}
         self._write({**self._entries(), str(round): about})  # last: without it there was no answer
 
+    @property
+    def rounds(self) -> list[int]:
+        """Which rounds were given an answer."""
+        return sorted(map(int, self._entries()))
+
     def close(self) -> None:
         """Give none of the answers again, now that the run is over."""
         if self._path.is_file():

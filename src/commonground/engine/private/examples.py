@@ -116,7 +116,7 @@ def with_noise_found(setup: Setup, federation: int) -> Setup:
     if noise is None:
         setup = _with_noise(setup, 1.0)  # any: what counts does not train
     setup = replace(setup, counted=_counted(setup))
-    most = int(passes_of(setup, config.rounds).max())
+    most = int(passes_of(setup, range(1, config.rounds + 1)).max())
     if config.dp_epsilon is None:
         assert noise is not None
         _epsilon(noise, most, delta)  # so that a missing accountant is told now, and not at the end
@@ -136,12 +136,13 @@ def _with_noise(setup: Setup, noise: float) -> Setup:
     return replace(setup, config=setup.config.model_copy(update={"dp_noise": noise}))
 
 
-def passes_of(setup: Setup, rounds: int) -> npt.NDArray[np.int64]:
-    """[clients] in how many steps of the first ``rounds`` rounds one of a client's examples is used at most."""
+def passes_of(setup: Setup, rounds: Sequence[int]) -> npt.NDArray[np.int64]:
+    """[clients] in how many steps of these rounds (1-based) one of a client's examples is used at most."""
     sizes = np.asarray(setup.data.train_sizes)
     kinds, kind = np.unique(sizes, return_inverse=True)
     total = np.zeros(len(sizes), np.int64)
-    for round, lengths in enumerate(setup.counted[:rounds], start=1):
+    for round in rounds:
+        lengths = setup.counted[min(round, len(setup.counted)) - 1]  # one beyond the run's, as its last
         of_kind = np.array([passes(lengths, int(size)) for size in kinds], np.int64)
         here = sample_clients(setup.config, len(sizes), round)
         total[here] += of_kind[kind][here]

@@ -1,8 +1,12 @@
-"""Which models of a private run have left the server: a round that is repeated may release a second one.
+"""Which models of a private run have left the server, and which answers may have reached it.
+
+A round that is repeated may release a second model.
 
 The clients are sent a round's model for its test before the round is in a checkpoint. If the server is lost then, the
 round is repeated, and with other answers it has another outcome. With the server's noise that is another one as well
 (:func:`~commonground.privacy.noise_for_numbers`), and both releases count.
+
+Where clients add the noise themselves, their answers count once they are asked for, whether the round is done or not.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import json
 import os
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from commonground.algorithms import Tensors
 from commonground.engine.state.digests import digest
@@ -18,7 +23,7 @@ from commonground.engine.state.files import sync_folder
 from commonground.engine.state.folder import RELEASES
 from commonground.errors import RunError
 
-__all__ = ["note_release", "releases"]
+__all__ = ["last_asked", "note_asked", "note_release", "releases"]
 
 
 def note_release(folder: Path, round: int, shared: Tensors) -> None:
@@ -27,8 +32,20 @@ def note_release(folder: Path, round: int, shared: Tensors) -> None:
     Raises:
         RunError: it cannot be written.
     """
-    line = json.dumps({"round": round, "sha256": digest(shared)}) + "\n"
-    path = folder / RELEASES
+    _note(folder, {"round": round, "sha256": digest(shared)})
+
+
+def note_asked(folder: Path, round: int) -> None:
+    """Write down, for good, that clients are asked for answers with noise of their own.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    _note(folder, {"round": round, "asked": True})
+
+
+def _note(folder: Path, what: dict[str, Any]) -> None:
+    path, line = folder / RELEASES, json.dumps(what) + "\n"
     try:
         first = not path.is_file()
         torn = not first and not path.read_bytes().endswith(b"\n")  # what was being written then never left
@@ -48,12 +65,26 @@ def releases(folder: Path) -> dict[int, int]:
     Raises:
         RunError: the file is damaged.
     """
+    released = {(round, of["sha256"]) for round, of in _lines(folder) if "sha256" in of}
+    return dict(Counter(round for round, _ in released))
+
+
+def last_asked(folder: Path) -> int:
+    """The last round in which clients were asked for answers with noise of their own; 0 if there was none.
+
+    Raises:
+        RunError: the file is damaged.
+    """
+    return max((round for round, of in _lines(folder) if "asked" in of), default=0)
+
+
+def _lines(folder: Path) -> list[tuple[int, dict[str, Any]]]:
+    """What is written down, by round; a last line that was being written when the server was lost is left out."""
     path = folder / RELEASES
     if not path.is_file():
-        return {}
+        return []
     try:
         lines = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.endswith("}")]
-        released = {(int(line["round"]), str(line["sha256"])) for line in lines}
+        return [(int(line["round"]), dict(line)) for line in lines]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"'{path}' is damaged: {error}") from None
-    return dict(Counter(round for round, _ in released))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -54,7 +54,7 @@ def privacy_summary(
         return {}
     delta, participants = config.dp_delta, config.participants(clients)
     if setup.examples is not None:
-        return {"privacy": _of_examples(setup, rounds, delta) | {"not_covered": not_covered(setup)}}
+        return {"privacy": _of_examples(setup, range(1, rounds + 1), delta) | {"not_covered": not_covered(setup)}}
     if privacy is None:
         nothing = {
             "level": config.dp,
@@ -96,19 +96,21 @@ def privacy_summary(
     return {"privacy": told | {"not_covered": not_covered(setup)}}
 
 
-def own_privacy(setup: Setup, rounds: int) -> dict[str, Any]:
+def own_privacy(setup: Setup, answered: Sequence[int], took_part: int) -> dict[str, Any]:
     """As :func:`privacy_summary`, for the folder of a single client of a larger federation, which knows its own passes
     and not what the others hide it by.
 
     Args:
         setup: the client's.
-        rounds: of the run, in each of which it may have taken part.
+        answered: the rounds in which it gave answers with noise of its own, whether the server counted them or not.
+        took_part: in how many rounds it took part; those count where the server adds the noise.
     """
     config = setup.config
     if config.dp is None or config.dp_delta is None:
         return {}
     if setup.examples is not None:
-        return {"privacy": _of_examples(setup, rounds, config.dp_delta) | {"not_covered": not_covered(setup)}}
+        return {"privacy": _of_examples(setup, answered, config.dp_delta) | {"not_covered": not_covered(setup)}}
+    rounds = len(answered) if setup.clients_add_noise else took_part
     told: dict[str, Any] = {"level": config.dp, "where": config.dp_where, "delta": config.dp_delta, "rounds": rounds}
     told |= {"clip": config.dp_clip, "noise": config.dp_noise, "epsilon_in": "the server's summary.json"}
     return {"privacy": told | {"not_covered": not_covered(setup)}}
@@ -156,7 +158,7 @@ def _pooled(setup: Setup) -> list[str]:
     return found
 
 
-def _of_examples(setup: Setup, rounds: int, delta: float) -> dict[str, Any]:
+def _of_examples(setup: Setup, rounds: Sequence[int], delta: float) -> dict[str, Any]:
     """What a run of ``--dp example`` tells: the ε of the client that gives away most."""
     privacy, passes, clients = setup.examples, passes_of(setup, rounds), setup.data.clients
     assert privacy is not None, "asked for only where there is noise in steps"
@@ -172,18 +174,18 @@ def _of_examples(setup: Setup, rounds: int, delta: float) -> dict[str, Any]:
         "passes": int(passes.max()),
         "clients": clients,
         "participants": setup.config.participants(clients),
-        "rounds": rounds,
+        "rounds": len(rounds),
         "accountant": GAUSSIAN,
         "noise_from": "a secret" if setup.config.dp_secret_noise else "seed",
     }
 
 
-def with_epsilons(setup: Setup, rounds: int, clients: ClientRows) -> ClientRows:
+def with_epsilons(setup: Setup, rounds: Sequence[int], clients: ClientRows) -> ClientRows:
     """Rows of ``clients.csv`` with each client's own ε where single examples are hidden; else as they are.
 
     Args:
         setup: of the run.
-        rounds: done.
+        rounds: that count (1-based).
         clients: their rows.
     """
     if setup.examples is None or setup.config.dp_delta is None:
