@@ -126,7 +126,12 @@ def test_what_clients_do_not_agree_on_is_named() -> None:
 
 @pytest.mark.parametrize(
     "change", [{"train": 0}, {"train": "7"}, {"more": 1}, {"fields": [["", "|O8", [3]]]}, {"classes": 0}, {"name": ""},
-               {"fields": [["", "<f4", [1 << 40]]]}, {"fields": [["", "<f4", [1 << 20, 1 << 20]]]}]
+               {"fields": [["", "<f4", [1 << 40]]]}, {"fields": [["", "<f4", [1 << 20, 1 << 20]]]},
+               {"fields": [["", "<i3", [4]]]}, {"fields": [["", "<f0", [4]]]}, *(
+                   {"task": "regression", "class_names": [], "classes": 1, "task_settings": {"mean": mean, "std": std}}
+                   for mean, std in ((["a"], ["b"]), ([[1.0]], [[1.0]]), (1.0, 1.0), ([None], [None]), ([1e300], [1.0]),
+                                     ([float("nan")], [1.0]), ([0.0], [float("inf")]), ([0.0], [-1.0]), ([0.0], []),
+                                     ([True], [1.0]), ([0.0], [0.0])))]
 )  # fmt: skip
 def test_a_description_that_cannot_be_is_refused(change: dict[str, object]) -> None:
     plain = json.loads(describe_client(part_of(made_data(), [0]), "north").model_dump_json())

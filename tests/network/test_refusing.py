@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,16 +14,19 @@ pytest.importorskip("flwr")
 
 import commonground as cg
 from commonground.config import RunConfig
+from commonground.data.part import part_of
 from commonground.engine.backends.message_kinds import Acknowledged, FailedError, read_answer
 from commonground.engine.backends.serialization import unpack
 from commonground.engine.observer import Silent
-from commonground.errors import RunError, UpdateError
-from commonground.network import Members, gather, server_app, train_over
+from commonground.errors import ConfigError, RunError, UpdateError
+from commonground.network import Answering, Members, gather, server_app, train_over
 from commonground.network.answering import failed
 from commonground.network.federation import RefusedError
 from commonground.network.post import Letter, NoAnswerError
+from commonground.network.running import run_settings
 from commonground.quoting import quoted
 from commonground.tasks import special_clients
+from tests.helpers import made_data
 from tests.network.test_network_engine import FAST, SETTINGS, data_of
 from tests.network.town import Town
 
@@ -242,3 +246,57 @@ def test_another_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     gather(town, 4, 10, notes.append)
     ours = version("commonground")
     assert f"client site 3 has version 0.0.7, and the server {ours}" in notes
+
+
+def test_what_one_client_says_of_itself_is_in_nobody_else_s_way(tmp_path: Path) -> None:
+    """It describes targets of which no mean can be made, and takes no part; the others train."""
+    data = data_of()
+    town, notes = Town(data, tmp_path / "sites"), list[str]()
+
+    def lie(node: int, asked: Letter, answer: Letter) -> Letter:
+        if node != 101 or asked.kind != "hello":
+            return answer
+        said = json.loads(answer.body) | {"task": "regression", "task_settings": {"mean": ["a"], "std": ["b"]}}
+        return Letter("ok", answer.run, json.dumps(said).encode())
+
+    town.spoil = lie
+    members = gather(town, data.clients - 1, 20, notes.append)
+    assert members.nodes == tuple(100 + c for c in range(data.clients) if c != 1)
+    assert any(note.startswith("node 101 cannot take part: this describes targets") for note in notes)
+    config = RunConfig.make({**SETTINGS, "algorithm": "fedavg", "data": "arrays"})
+    assert len(train_over(town, config, members, FAST, tmp_path / "run").clients) == data.clients - 1
+
+
+def test_who_is_started_anew_while_others_are_waited_for_is_known_as_what_it_is_now(tmp_path: Path) -> None:
+    whole = made_data((12, 9, 30), client_names=("a", "b", "c"))
+    town, notes = Town(whole, tmp_path / "sites"), list[str]()
+    late = town.desks.pop(102)
+
+    def note(text: str) -> None:
+        notes.append(text)
+        if "there: 2" in text:  # a is another now, on the same key, and the last one comes
+            town.data[0], town.names[0] = part_of(made_data((20, 4)), [0]), "changed"
+            town.restart(100)
+            town.desks[102] = late
+
+    members = gather(town, 3, 20, note)
+    assert [(told.name, told.train) for told in members.descriptions] == [("b", 9), ("c", 30), ("changed", 20)]
+    assert "client changed, which called itself 'a' before, is there: 20 training rows" in notes
+    assert sum("client b" in text for text in notes) == 1
+    config = RunConfig.make({**SETTINGS, "algorithm": "fedavg", "data": "arrays"})
+    run = train_over(town, config, members, FAST, tmp_path / "run")
+    assert "refused" not in run.summary
+    assert [row["rounds"] for row in run.clients] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("named", [{"init_from": "w.safetensors"}, {"model_options": {"adapter": "adapter"}}])
+def test_no_server_makes_a_client_read_weights_of_its_host(named: dict[str, Any], tmp_path: Path) -> None:
+    config = {**SETTINGS, "algorithm": "flute", "data": "arrays", "clients": 4, "lr": 0.1, "optimizer": "sgd", **named}
+    data = part_of(data_of(), [0])
+    begin = {"run": "0" * 32, "config": config, "number": 0, "class_names": data.class_names}
+    client = Answering(data, "site 0", tmp_path)
+    with pytest.raises(ConfigError, match="names weights that this host is to begin with"):
+        client.begin(json.dumps(begin).encode())
+    assert not client.has_begun("0" * 32)
+    with pytest.raises(ConfigError, match="is not for a run over a network, which begins with new weights"):
+        run_settings({"algorithm": "flute", **named}, tmp_path / "run", resume=False)

@@ -33,6 +33,7 @@ __all__ = [
 
 # A description cannot make a server allocate what nobody has: numbers of a sample, and rows of all clients together.
 LARGEST_SAMPLE, MOST_DESCRIBED = 1 << 26, 1 << 29
+LARGEST_TARGET = 1e30  # of which squares are still numbers
 LONGEST_TEXT, MOST_TOKENS = 1 << 17, 1 << 31  # tokens of a text, and of as many texts as are described
 MOST_ROWS = 1 << 40
 _LEFT_OUT = "the server leaves out classes of this client's, or takes several for one"
@@ -149,7 +150,30 @@ def read_description(text: str | bytes) -> Description:
     for _, _, shape in found.fields:
         if np.prod([max(1, n) for n in shape], dtype=float) > LARGEST_SAMPLE:
             raise DataError(f"this describes samples of the shape {list(shape)}, which is beyond every size")
+    _check_kinds(found.fields)
+    _check_task(found)
     return found
+
+
+def _check_kinds(fields: Fields) -> None:
+    for _, kind, _ in fields:
+        try:
+            np.dtype(kind)
+        except TypeError:
+            raise DataError(f"this describes samples of the type {quoted(kind)}, which there is not") from None
+
+
+def _check_task(found: Description) -> None:
+    """One client's mean that is no number would be in all clients' targets."""
+    task = task_of(found.task, found.task_settings) if found.task in tasks else None
+    if not isinstance(task, Regression):
+        return
+    for value in (task.mean, task.std):
+        numbers = isinstance(value, tuple) and all(type(one) in (int, float) for one in value)
+        if not numbers or any(not abs(one) <= LARGEST_TARGET for one in value):
+            raise DataError("this describes targets whose mean and deviation are no numbers of a target's size")
+    if len(task.mean) != len(task.std) or any(one <= 0 for one in task.std):
+        raise DataError("this describes targets that have a mean without a deviation, or one that is not above 0")
 
 
 def described_dataset(descriptions: Sequence[Description]) -> FederatedDataset:

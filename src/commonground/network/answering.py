@@ -46,7 +46,7 @@ from commonground.engine.state.client import ClientStates
 from commonground.engine.state.files import write_atomically
 from commonground.engine.state.folder import FREE, NUMERIC_SETTINGS
 from commonground.errors import CommonGroundError, ConfigError, DataError, RunError, UpdateError
-from commonground.network.demands import unmet
+from commonground.network.demands import files_of_weights, unmet
 from commonground.network.tuning import HeadTuningStart, tuning_setup
 from commonground.precision import computing_with
 from commonground.prediction.tested import write_tests
@@ -313,6 +313,7 @@ class Answering:
     def _client(self, begin: Begin) -> MessageClient:
         config = RunConfig.make(begin.config)
         self._check_code(config)
+        self._check_files(config)
         self._check_privacy(config)
         if self.tokenizer is not None and config.model != self.tokenizer:
             raise UpdateError("its texts were read for another model than the run's") from ConfigError(
@@ -359,6 +360,14 @@ class Answering:
         """What a run hides is the server's to say, and whether to take part in it this client's owner's."""
         if why := unmet(self.demand, self.least_noise, config):
             raise ConfigError(why)
+
+    def _check_files(self, config: RunConfig) -> None:
+        """A server cannot make a client read weights on this host, which its answers would tell."""
+        for what, value in files_of_weights(config).items():
+            raise ConfigError(
+                f"the server names weights that this host is to begin with ({what} {escaped(str(value))}); a run over "
+                "a network begins with new ones"
+            )
 
     def _check_code(self, config: RunConfig) -> None:
         """A server cannot make a client run a file, unless its owner allows what lies on this host."""

@@ -1,11 +1,11 @@
-"""What a client's owner demands of a run before the client takes part in it."""
+"""What a run must hide, and must not ask for, before a client takes part in it."""
 
 from __future__ import annotations
 
 from commonground.config import RunConfig
 from commonground.data.described import Demand
 
-__all__ = ["unmet"]
+__all__ = ["files_of_weights", "unmet"]
 
 
 def unmet(demand: Demand | None, least_noise: float, config: RunConfig) -> str:
@@ -28,3 +28,11 @@ def unmet(demand: Demand | None, least_noise: float, config: RunConfig) -> str:
             f"demands, and this one has {0 if config.dp_noise is None else config.dp_noise:g}"
         )
     return ""
+
+
+def files_of_weights(config: RunConfig) -> dict[str, str]:
+    """Settings that name weights on the disk to begin with, each with its value: a run over a network has none. Who
+    answers a round would tell them to the server, which says what is read and by how little it is trained.
+    """
+    named = {"--init-from": config.init_from, "--set model.adapter": config.model_options.get("adapter")}
+    return {name: str(value) for name, value in named.items() if value}

@@ -119,9 +119,10 @@ def gather(
     without = {} if without is None else without
     refused, turned_away = dict(without), dict[int, str]()
     until, found = time.monotonic() + seconds, dict[int, Description | Columns]()
+    before = dict[int, Description | Columns]()  # of clients that are asked once more, what they said first
     window, said, ours = _FIRST, -1, version("commonground")
     while True:
-        if said != len(found):
+        if said != len(found) and not before:
             said, left = len(found), max(0.0, until - time.monotonic())
             note(f"waiting up to {left:.0f} s for {counted(clients, 'client')}; there: {said}")
         news = {node: Letter("hello", "", b"") for node in post.nodes() if node not in {**found, **without}}
@@ -143,12 +144,22 @@ def gather(
                     del found[node]
                     note(why)
                     continue
-                note(f"client {escaped(found[node].name)} is there: {found[node].train:,} training rows")
+                if found[node] == before.get(node):
+                    continue
+                again = f", which called itself {quoted(before[node].name)} before," if node in before else ""
+                note(f"client {escaped(found[node].name)}{again} is there: {found[node].train:,} training rows")
                 if found[node].version not in ("", ours):
                     theirs = escaped(found[node].version)
                     note(f"client {escaped(found[node].name)} has version {theirs}, and the server {ours}")
         if len(found) >= clients:
-            break
+            # Who was there early may have been started anew since, with other data.
+            early = {node: told for node, told in found.items() if node not in news}
+            if before or not early:
+                break
+            before = early
+            found = {node: told for node, told in found.items() if node in news}
+            continue
+        before = {}
         if not found and len(turned_away) >= clients:
             raise RefusedError(turned_away)
         if time.monotonic() > until:

@@ -20,6 +20,7 @@ from commonground.engine.state.folder import RunFolder
 from commonground.engine.state.lock import is_free
 from commonground.errors import BusyError, ConfigError, Interrupted, RunError
 from commonground.existing import check_folder
+from commonground.network.demands import files_of_weights
 from commonground.network.deploy import Deployment
 from commonground.network.following import follow
 from commonground.network.holder import Holder
@@ -53,8 +54,6 @@ def run_settings(values: Mapping[str, Any], out: Path, resume: bool) -> dict[str
         if name in values:
             option = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{option} is not for a run over a network: each client computes on its own host")
-    if "init_from" in values:
-        raise ConfigError("--init-from is not for a run over a network, whose clients begin with weights of their own")
     check_idle(out, resume)
     found = dict(values)
     if resume:
@@ -67,6 +66,8 @@ def run_settings(values: Mapping[str, Any], out: Path, resume: bool) -> dict[str
     if "algorithm" not in found:
         raise ConfigError("name an algorithm, for example: commonground deploy run fedrep --expect 4 --out runs/first")
     config = RunConfig.make(found)  # refuses what is wrong before anything is started
+    for what in files_of_weights(config):
+        raise ConfigError(f"{what} is not for a run over a network, which begins with new weights")
     check_described(config)
     if not is_code(config.algorithm):  # a file is found from where the server was started
         algorithm = checked_algorithm(config)
