@@ -53,7 +53,7 @@ def test_everything_is_here(installed: Any, tmp_path: Path, capsys: pytest.Captu
     assert told["cores"] >= 1
     serve = next(extra for extra in told["extras"] if extra["name"] == "serve")
     assert not serve["fits"]
-    assert serve["install"] == "pip install 'commonground[serve]'"
+    assert serve["install"] == "pip install 'commonground[serve]' (in a clone: pip install -e '.[serve]')"
     assert serve["packages"][0]["wanted"] == ">=900"
     assert told["data"]["chosen"] == "--data-dir"
     assert not told["data"]["exists"]

@@ -90,7 +90,7 @@ def test_rows_without_a_label_are_refused_or_left_out_and_counted(tmp_path: Path
     data = load(path, missing_target="drop")
     assert len(data.y_train) + len(data.y_test) == 23
     assert data.about["missing_targets"] == 1
-    assert data.about["notes"] == ["1 of 24 rows have no value in 'label' and are left out"]
+    assert data.about["notes"] == ["1 of 24 rows has no value in 'label' and is left out"]
 
 
 def test_texts_of_nobody_are_refused_or_left_out(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_texts_of_nobody_are_refused_or_left_out(tmp_path: Path) -> None:
         load(path)
     data = load(path, missing_client="drop")
     assert len(data.y_train) + len(data.y_test) == 23
-    assert data.about["notes"] == ["1 of 24 rows have no value in 'who' and are left out"]
+    assert data.about["notes"] == ["1 of 24 rows has no value in 'who' and is left out"]
 
 
 def test_clients_with_few_rows_become_one(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -114,6 +115,34 @@ def test_overlapping_runs_of_two_threads_leave_it_as_it_was() -> None:
             assert all_settings() == within
         second.__exit__(None, None, None)
         assert all_settings() == before
+
+
+def test_after_overlapping_runs_a_new_thread_begins_with_the_process_own_number() -> None:
+    """The number of a Python thread that has computed nothing is the last that any of them has set."""
+    found: list[int] = []
+
+    def read() -> None:
+        thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+        thread.start()
+        thread.join()
+
+    with a_process_of_its_own():
+        torch.set_num_threads(2)
+        opened, ended = threading.Event(), threading.Event()
+
+        def other() -> None:
+            with computing_with("fp32", threads=1):
+                opened.set()
+                ended.wait()
+
+        with computing_with("fp32", threads=1):
+            thread = threading.Thread(target=other)
+            thread.start()
+            opened.wait()
+        ended.set()
+        thread.join()
+        read()
+        assert (found, torch.get_num_threads()) == ([2], 2)
 
 
 def test_a_run_in_tf32_and_another_that_is_not_do_not_share_a_process() -> None:

@@ -475,7 +475,7 @@ def test_a_single_row_that_cannot_be_is_told(tmp_path: Path, capsys: pytest.Capt
             ask(pd.DataFrame({"age": [50.0, None], "zz": 1}))
         sentences = [str(one.message) for one in warned]
         assert sentences[0] == "ignored: 'zz'"
-        assert sentences[1].startswith("age: 1 of 2 rows lack it, which no training row did; ")
+        assert sentences[1].startswith("age: 1 of 2 rows lacks it, which no training row did; ")
     raw = raw_of_frame(pd.DataFrame({"age": [1000.0, None, 50.0]}))
     assert run.trained.schema is not None
     far, empty, plain = strange_cells(raw, run.trained.schema)

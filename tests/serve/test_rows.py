@@ -161,6 +161,9 @@ def test_a_truth_among_numbers_is_refused_by_row_and_column(
         ('{"rows": [', "the body is no JSON: "),
         ('{"rows": []}', "'rows' is empty; at least one is needed"),
         ("{}", "the body lacks the field 'rows'"),
+        ("[1]", "the body is no object; one with the field 'rows' is needed"),
+        (json.dumps({"rows": [{}] * 10_001}), "'rows' holds more than the 10,000 of one request"),
+        ('{"rows": [{}]}', "row 1 has no column 'a'; it has none"),
         ('{"rows": [{"a": 1}], "whose": "north"}', "'whose' is no field of this request"),
     ],
 )

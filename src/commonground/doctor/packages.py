@@ -8,6 +8,8 @@ from importlib.metadata import PackageNotFoundError, requires, version
 
 from packaging.requirements import Requirement
 
+from commonground.extras import pip_install
+
 __all__ = ["FEATURES", "Extra", "Package", "extras", "installed", "needed"]
 
 FEATURES = {
@@ -70,7 +72,7 @@ class Extra:
     @property
     def install(self) -> str:
         """What to type to have them."""
-        return f"pip install 'commonground[{self.name}]'"
+        return pip_install(self.name)
 
 
 def needed(name: str = "commonground") -> tuple[Package, ...]:

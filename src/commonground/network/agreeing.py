@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from pydantic import BaseModel
 
+from commonground.counted import counted
 from commonground.data.described import Description, read_description
 from commonground.data.tables.agree import (
     agreed_columns,
@@ -74,7 +75,8 @@ def agree_on_tables(
     agreed = agreed_columns(clients, columns, dropped, told)
     descriptions = [_of(tables[node].name, body) for node, body in ask("agree", agreed).items()]
     left = "".join(f"; left out: {quoted(name)} ({why})" for name, why in list(agreed.dropped.items())[:5])
-    note(f"the clients' tables: {len(agreed.features)} columns make {len(agreed.mean)} inputs{left}")
+    columns_of = f"{counted(len(agreed.features), 'column')} make{'s' if len(agreed.features) == 1 else ''}"
+    note(f"the clients' tables: {columns_of} {counted(len(agreed.mean), 'input')}{left}")
     if said := said_of_classes(clients, agreed):
         note(said)
     return agreed, descriptions

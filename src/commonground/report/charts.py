@@ -27,6 +27,7 @@ __all__ = ["CellChart", "Chart", "Interval", "IntervalChart", "Line", "LineChart
 WIDTH, HEIGHT = 346.0, 218.0  # points, as wide as a phone's column: text stays readable there without a second drawing
 MAX_STOPS = 400  # values of a line that answer to the pointer; the CSV holds all
 LABEL_SIZE, LABEL_LINE = 8.5, 11.0  # points: of a label above its row, and from one of its lines to the next
+ACROSS = 52  # characters beside one another below a picture of cells
 LABEL_WIDTH = WIDTH - 46  # points, so wide that what an axis needs beside itself has room as well
 ROW = 36.0  # points, of a row with a label of one line above it
 
@@ -354,8 +355,8 @@ class CellChart(Chart):
             crowded = max(map(len, names), default=0) > 3
             step = -(-len(names) // (26 if axis is axes.yaxis else 7 if crowded else 10))
             ticks = list(range(0, len(names), step))
-            # Where there is no room for names, their ends tell them apart ("customer 041").
-            axis.set_ticks(ticks, [_end(names[i], 5) if axis is axes.xaxis else _cut(names[i], 14) for i in ticks])
+            room = 14 if axis is axes.yaxis else max(5, ACROSS // max(1, len(ticks)))
+            axis.set_ticks(ticks, _told_apart([names[i] for i in ticks], room, by_end=axis is axes.xaxis))
         axes.set_xlabel(self.x_label)
         axes.set_ylabel(self.y_label)
         axes.grid(visible=False)
@@ -480,3 +481,17 @@ def _cut(text: str, length: int) -> str:
 
 def _end(text: str, length: int) -> str:
     return text if len(text) <= length else "…" + text[1 - length :].lstrip()
+
+
+def _ends(text: str, length: int) -> str:
+    return (
+        text if len(text) <= length else text[: length // 2].rstrip() + "…" + text[length // 2 + 1 - length :].lstrip()
+    )
+
+
+def _told_apart(names: Sequence[str], room: int, *, by_end: bool) -> list[str]:
+    """Names cut to so many characters, at their start (``customer 041``) or end, or in their middle if only that tells
+    them apart.
+    """
+    ways = (_end, _cut, _ends) if by_end else (_cut, _end, _ends)
+    return max(([way(name, room) for name in names] for way in ways), key=lambda found: len(set(found)))

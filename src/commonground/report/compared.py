@@ -88,10 +88,10 @@ class ComparisonFiles:
         same = [m.title for key in ("method", "algorithm") for m in self.methods if m.entry.get(key) == name]
         return next(iter(same), str(name))
 
-    def best(self, key: str) -> MethodFiles | None:
-        """The method that is best in a figure; the first of equally good ones."""
+    def best(self, key: str) -> list[MethodFiles]:
+        """The methods that are best in a figure: one, or those that are equally good."""
         best = self.headline.best(method.value(key) for method in self.methods)
-        return next((method for method in self.methods if method.value(key) == best is not None), None)
+        return [method for method in self.methods if method.value(key) == best is not None]
 
     @property
     def contrast(self) -> tuple[MethodFiles, MethodFiles] | None:

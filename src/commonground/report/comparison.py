@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from commonground.report.compared import ComparisonFiles, read_comparison
+from commonground.report.compared import ComparisonFiles, MethodFiles, read_comparison
 from commonground.report.comparison_charts import comparison_charts
 from commonground.report.comparison_tables import (
     cost_table,
@@ -112,20 +113,22 @@ def _gains(comparison: ComparisonFiles, place: str) -> Gains | None:
 def _tiles(comparison: ComparisonFiles) -> list[tuple[str, str, str]]:
     headline, unit = comparison.headline, unit_of(comparison.headline)
     tiles = []
-    if (best := comparison.best(headline.personal)) is not None:
-        value = {part: best.value(headline.personal, part) for part in ("mean", "std")}
+    if best := comparison.best(headline.personal):
+        value = {part: best[0].value(headline.personal, part) for part in ("mean", "std")}
         _, sign, spread = headline.spread(value).partition(" ± ")
         text = show(value["mean"], unit)
-        tiles.append((f"Best {headline.name}", text, f"{best.title}, {comparison.over}{sign}{spread}"))
-    if (worst := comparison.best(headline.worst_tenth)) is not None:
-        text = show(worst.value(headline.worst_tenth), unit)
-        tiles.append(("Best worst tenth", text, f"{worst.title}, {headline.percentile}"))
+        tiles.append((f"Best {headline.name}", text, f"{_named(best)}, {comparison.over}{sign}{spread}"))
+    if worst := comparison.best(headline.worst_tenth):
+        text = show(worst[0].value(headline.worst_tenth), unit)
+        tiles.append(("Best worst tenth", text, f"{_named(worst)}, {headline.percentile}"))
     traffic = [m for m in comparison.methods if m.value("bytes_up")]
     if traffic:
         least = min(m.value("bytes_up") or 0.0 for m in traffic)
-        names = [m.title for m in traffic if m.value("bytes_up") == least]
-        whose = (
-            names[0] if len(names) == 1 else f"{len(names)} of the methods" if len(names) > 2 else " and ".join(names)
-        )
+        whose = _named([m for m in traffic if m.value("bytes_up") == least])
         tiles.append(("Least traffic", show(least, "bytes"), f"{whose}, sent by all clients"))
     return tiles
+
+
+def _named(methods: Sequence[MethodFiles]) -> str:
+    """Those that share the first place."""
+    return f"{len(methods)} of the methods" if len(methods) > 2 else " and ".join(method.title for method in methods)

@@ -50,7 +50,8 @@ def comparison_charts(comparison: ComparisonFiles, place: str, prefix: str) -> I
         yield LineChart(
             name=f"{prefix}{name}{file_name(headline.key)}",
             title=f"{headline.title} of the global model" if name else headline.title,
-            reads=f"Mean {headline.name} over clients of {which}, after each round; {headline.better} is better.{band}",
+            reads=f"Mean {headline.name} over clients of {which}, after each round; {headline.better} is better."
+            f"{_before_tuning(comparison)}{band}",
             sources=rounds,
             lines=tuple(lines),
             x_label="round",
@@ -226,3 +227,13 @@ def _client_curves(comparison: ComparisonFiles, sources: tuple[str, ...], prefix
             x_unit="percent",
             y_unit=unit_of(headline),
         )
+
+
+def _before_tuning(comparison: ComparisonFiles) -> str:
+    """Where a method's clients tune a head at the end, the rounds before know nothing of it."""
+    tuned = [m.title for m in comparison.methods if any(run.config.get("finetune_epochs") for run in m.runs)]
+    if not tuned:
+        return ""
+    return (
+        f" Of {' and '.join(tuned)} it is what clients have before they tune their heads, which follows the last round."
+    )

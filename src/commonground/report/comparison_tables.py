@@ -43,7 +43,8 @@ def headline_table(comparison: ComparisonFiles, place: str) -> str:
     best = {key: headline.best(m.value(key) for m in methods) for key in keys}
     keys = {key: name for key, name in keys.items() if best[key] is not None}
     columns = [Column("Method"), *(Column(f"{name}{headline.sign}", True) for name in keys.values())]
-    several = {key: best[key] if sum(m.value(key) is not None for m in methods) > 1 else None for key in keys}
+    # What all have alike is nobody's best.
+    several = {key: best[key] if len({m.value(key) for m in methods} - {None}) > 1 else None for key in keys}
     cells = [_spreads(headline, methods, key, several[key]) for key in keys]
     rows = [[Cell(method.title), *own] for method, *own in zip(methods, *cells, strict=True)]
     name = "Accuracies" if headline.key == "accuracy" else headline.title

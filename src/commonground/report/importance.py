@@ -46,14 +46,15 @@ def add_importance(page: Page, run: RunFiles) -> None:
 
 
 def _how(found: Importance, headline: Headline) -> str:
-    some = "all" if len(found.clients) == found.of_clients else f"{len(found.clients):,} of {found.of_clients:,}"
+    drawn = f"{len(found.clients):,} of {found.of_clients:,} clients drawn at random"
+    some = "all clients" if len(found.clients) == found.of_clients else drawn
     low, high = min(found.rows), max(found.rows)
     rows = f"{low:,}" if low == high else f"{low:,} to {high:,}"
     times = "once" if max(found.shuffles) == 1 else f"up to {max(found.shuffles)} times, where rows are few"
     worse = "loses" if headline.higher_is_better else "gains"
     return (
         f"A column's importance is how much {headline.name} a client's own model {worse} once the column's cells are "
-        f"shuffled among the client's own test rows: measured at {some} clients drawn at random, on {rows} test rows "
+        f"shuffled among the client's own test rows: measured at {some}, on {rows} test rows "
         f"each, shuffled {times}. Columns that tell the same stand in for each other, so that each counts little."
     )
 

@@ -25,9 +25,10 @@ def comparison_to_typeset(comparison: ComparisonFiles) -> TypesetTable:
         headline.worst_tenth: "Worst tenth",
         headline.shared: f"Global {headline.name}",
     }
-    best = {key: method for key in keys if (method := comparison.best(key)) is not None}
+    best = {key: methods for key in keys if (methods := comparison.best(key))}
     keys = {key: name for key, name in keys.items() if key in best}
-    several = {key for key in keys if sum(method.value(key) is not None for method in comparison.methods) > 1}
+    # What all have alike is nobody's best.
+    told = {key for key in keys if sum(m.value(key) is not None for m in comparison.methods) > len(best[key])}
     others = headline.others(comparison.methods[0].entry)
     compared = any(method.entry.get("differences") for method in comparison.methods)
     heads = ["Method", *(f"{name}{headline.sign}" for name in keys.values()), *(f"{m.title}{m.sign}" for m in others)]
@@ -38,11 +39,7 @@ def comparison_to_typeset(comparison: ComparisonFiles) -> TypesetTable:
     figures += [m.spreads([method.metric(m.key) for method in methods]) for m in others]
     for index, (method, *own) in enumerate(zip(methods, *figures, strict=True)):
         own = [text.replace("-", "−") for text in own]
-        bold |= {
-            (index, place)
-            for place, key in enumerate(keys, 1)
-            if key in several and method.value(key) == best[key].value(key)
-        }
+        bold |= {(index, place) for place, key in enumerate(keys, 1) if key in told and method in best[key]}
         rows.append([method.title, *own, *(_difference(comparison, method) if compared else [])])
     facts = [
         str(entry.get("data", "")),

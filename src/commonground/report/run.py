@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -302,12 +303,16 @@ def _settings(run: RunFiles) -> str:
         if str(run.summary.get(key, "")).isalnum()
     ]
     parts.append(table("Machine", [Column("Machine"), Column("Value")], rows, ["summary.json"], sortable=False))
-    again = (
-        "<p>Again, with the same numbers: <code>commonground train --config config.toml --out NEW_FOLDER</code></p>"
-        if run.config
-        else ""
-    )
-    return again + '<div class="two">' + "".join(f"<div>{part}</div>" for part in parts) + "</div>"
+    return _again(run) + '<div class="two">' + "".join(f"<div>{part}</div>" for part in parts) + "</div>"
+
+
+def _again(run: RunFiles) -> str:
+    """The command by which the run comes once more."""
+    if not run.config:
+        return ""
+    config = shlex.quote(str(run.folder / "config.toml"))
+    command = Cell(f"commonground train --config {config} --out NEW_FOLDER").text
+    return f"<p>Again, with the same numbers, from where this run was started: <code>{command}</code></p>"
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

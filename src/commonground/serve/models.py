@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from commonground.adapt.keep import Kept, keep_clients
+from commonground.counted import counted
 from commonground.data import FederatedDataset
 from commonground.engine.added import FOLDER as ADDED
 from commonground.engine.added import INDEX
@@ -166,7 +167,10 @@ class RunModels:
         if not client.strip() or client != client.strip() or not client.isprintable() or len(client) > 200:
             raise DataError("a client's name is 1 to 200 printable characters without spaces at its ends")
         if len(rows) < 4:
-            raise DataError(f"{len(rows)} rows are too few for a head and a test of it; at least 4 are needed")
+            raise DataError(
+                f"{counted(len(rows), 'row')} {'is' if len(rows) == 1 else 'are'} too few for a head and a test of it; "
+                "at least 4 are needed"
+            )
         data = self._examples(client, rows)
         with self._adding:
             trained = self.run.trained

@@ -81,6 +81,8 @@ def _not_the_form(error: Mapping[str, Any]) -> str:
             "extra_forbidden": f"{field} is no field of this request",
             "missing": f"the body lacks the field {field}" if place else "there is no body",
             "too_short": f"{field} is empty; at least one is needed",
+            "too_long": f"{field} holds more than the {error.get('ctx', {}).get('max_length', 0):,} of one request",
+            "model_attributes_type": "the body is no object; one with the field 'rows' is needed",
         }
         return said.get(error["type"], f"{field if place else 'the body'}: {error['msg']}")
     row, column = f"row {place[1] + 1}", place[2:3]

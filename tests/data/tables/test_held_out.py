@@ -80,7 +80,7 @@ def test_rows_without_a_target_are_left_out_and_counted(tmp_path: Path) -> None:
     data = load_data(table(tmp_path), client_column="who", label="m", task="regression", missing_target="drop")
     assert len(data.y_train) + len(data.y_test) == ROWS - 1
     assert data.about["missing_targets"] == 1
-    assert data.about["notes"][0] == f"1 of {ROWS} rows have no value in 'm' and are left out"
+    assert data.about["notes"][0] == f"1 of {ROWS} rows has no value in 'm' and is left out"
     assert 5 not in np.concatenate([data.y_train, data.y_test])
     assert data.schema is not None
     assert data.schema.missing_targets == 1
@@ -108,7 +108,7 @@ def test_rows_without_a_client_are_refused_or_left_out_and_counted(tmp_path: Pat
     data = load_data(path, **options, missing_client="drop", missing_target="drop")
     assert data.about["notes"][:2] == [
         f"3 of {ROWS} rows have no value in 'who' and are left out",
-        f"1 of {ROWS} rows have no value in 'm' and are left out",
+        f"1 of {ROWS} rows has no value in 'm' and is left out",
     ]
     assert data.about["missing_targets"] == 1
     assert data.origin.test_names is not None

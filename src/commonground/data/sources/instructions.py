@@ -150,7 +150,7 @@ def read_objects(path: Path) -> tuple[list[Row], list[int]]:
         if not isinstance(row, dict):
             raise DataError(f"{path}, object {number} is {type(row).__name__}, not an object with fields")
     if not read:
-        raise DataError(f"{path} holds no objects; at least one to train and one to test are needed")
+        raise DataError(f"{path} holds no objects; at least one is needed")
     return [row for _, row in read], [number for number, _ in read]
 
 

@@ -96,7 +96,11 @@ def complete_rows(
     missing = [(int(rows.sum()), where) for rows, where in why if rows.any()]
     if not len(kept):
         raise DataError(f"{raw.path}: no row has a value in {' and '.join(where for _, where in missing)}")
-    notes = [f"{n:,} of {raw.rows:,} rows have no value in {where} and are left out" for n, where in missing]
+    notes = [
+        f"{n:,} of {raw.rows:,} rows {'has' if n == 1 else 'have'} no value in {where} and "
+        f"{'is' if n == 1 else 'are'} left out"
+        for n, where in missing
+    ]
     return replace(
         raw,
         columns={name: column.take(kept) for name, column in raw.columns.items()},

@@ -29,6 +29,7 @@ __all__ = [
     "ignored",
     "known_features",
     "learn_features",
+    "listed_columns",
     "readings_of",
     "readings_said",
     "said_of_counting",
@@ -68,10 +69,12 @@ def check_columns(
             whole = [name for name in names if "," in name and column in map(str.strip, name.split(","))]
             near = whole[:1] or difflib.get_close_matches(column, names, n=1)
             hint = f" (did you mean {quoted(listed(near))}?)" if near else ""
-            raise DataError(f"{path} has no column {quoted(column)}{hint}; its columns are: {_listed(names)}")
+            there = f"its columns are: {listed_columns(names)}" if names else "it has none"
+            raise DataError(f"{path} has no column {quoted(column)}{hint}; {there}")
 
 
-def _listed(names: Collection[str], most: int = 30) -> str:
+def listed_columns(names: Collection[str], most: int = 30) -> str:
+    """Columns by name, as they are typed; of many the first."""
     shown = [listed([name]) if name.isprintable() else quoted(name) for name in list(names)[:most]]
     return ", ".join(shown) + (f", … ({len(names)} in all)" if len(names) > most else "")
 
@@ -233,7 +236,8 @@ def known_features(raw: RawTable, schema: TableSchema) -> tuple[Rows, list[str]]
         if column.missing and not known.missing:
             filled = "none of the categories" if known.kind == "category" else _shown(known.kind, known.fill)
             strange.append(
-                f"{known.name}: {column.missing:,} of {raw.rows:,} rows lack it, which no training row did; "
+                f"{known.name}: {column.missing:,} of {raw.rows:,} rows {'lacks' if column.missing == 1 else 'lack'} "
+                f"it, which no training row did; "
                 f"{filled} stands for it"
             )
         if known.kind == "category":
@@ -242,7 +246,8 @@ def known_features(raw: RawTable, schema: TableSchema) -> tuple[Rows, list[str]]
             if rows:
                 shown = ", ".join(quoted(word, 40) for word in words[:3])
                 strange.append(
-                    f"{known.name}: {rows:,} rows hold what the model has no input for ({shown}); read as none"
+                    f"{known.name}: {rows:,} {'row holds' if rows == 1 else 'rows hold'} what the model has no input "
+                    f"for ({shown}); read as none"
                 )
         elif column.numbers is not None and known.low is not None and known.high is not None:
             outside = int(((column.numbers < known.low) | (column.numbers > known.high)).sum())

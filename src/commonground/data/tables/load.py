@@ -19,6 +19,7 @@ from commonground.data.tables.features import (
     find_features,
     known_features,
     learn_features,
+    listed_columns,
     readings_of,
     said_of_counting,
     said_of_doubles,
@@ -182,6 +183,11 @@ def _relearnt(
 def _labels(raw: RawTable, label: str, options: TableOptions) -> list[str]:
     """The target columns; all columns that are named are there."""
     labels = [label] if label in raw.columns else list(names_in(label))
+    if labels == [LABEL] and LABEL not in {*raw.columns, *raw.unread}:
+        raise DataError(
+            f"{raw.path} has no column '{LABEL}', which is taken where none is named; name what is predicted with "
+            f"--target (target=), one of {listed_columns(raw.columns)}"
+        )
     special = (options.client_column, options.split_column, options.time_column, options.group_column)
     dropped = [name for name in options.drop if name not in raw.unread]  # which are left out in any case
     check_columns(raw.path, raw.columns, [*labels, *filter(None, special), *dropped, *options.kinds], raw.unread)

@@ -1,0 +1,52 @@
+"""Names in pictures and tiles: told apart where they are cut, and of several that are equally good none is left out."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from commonground.report import write_report
+from commonground.report.charts import _told_apart
+from tests.report.test_pages import Page
+
+
+@pytest.mark.parametrize(
+    ("names", "room", "shown"),
+    [
+        (["a", "bb"], 5, ["a", "bb"]),
+        (["customer 041", "customer 142"], 5, ["… 041", "… 142"]),
+        (["Nord-Klinik", "St Mary"], 11, ["Nord-Klinik", "St Mary"]),
+        (["Berlin North", "Berlin South", "Bonn North"], 6, ["Ber…th", "Ber…th", "Bon…th"]),
+        (["first of all", "second of all"], 6, ["first…", "secon…"]),
+    ],
+)
+def test_names_that_are_cut_are_told_apart(names: list[str], room: int, shown: list[str]) -> None:
+    found = _told_apart(names, room, by_end=True)
+    assert max(map(len, found)) <= max(room, max(map(len, shown)))
+    if len(set(shown)) == len(set(names)):
+        assert found == shown
+    assert len(set(found)) >= len(set(shown))
+
+
+def test_all_that_share_the_first_place_are_named(comparison_folder: Path) -> None:
+    path = comparison_folder / "comparison.json"
+    about = json.loads(path.read_text())
+    for method in about["methods"][:2]:
+        method["personal_accuracy"]["p10"] = 0.9999
+    for method in about["methods"]:
+        method["personal_accuracy"]["min"] = 0.25
+    path.write_text(json.dumps(about))
+    text = Page(write_report(comparison_folder)).text
+    first, second = (method["title"] for method in about["methods"][:2])
+    assert f"{first} and {second}" in text
+    assert "**0.25**" not in (comparison_folder / "table.md").read_text()
+
+
+def test_a_run_tells_where_its_settings_are(run_folder: Path) -> None:
+    text = Page(write_report(run_folder)).text
+    said = re.search(r"commonground train --config (\S+) --out NEW_FOLDER", text)
+    assert said is not None
+    assert Path(said[1]).is_file()
