@@ -246,7 +246,8 @@ def _controls(settings: Theorem1Settings, request: Request, base: _Pair, outcome
         f"Controls keep what they do not name; α scales ρ and β along (relative gap {relative_gap:.3g}, K0β³ = "
         f"{relative_beta:.3g} α³), and rounds follow the paper's orders unless set. A control's claim holds if the "
         "theorem's conclusion fails there, by the same share of clients by which the theorem itself is judged: it says "
-        "what carries the theorem, and is no statement of the paper."
+        "what carries the theorem, and is no statement of the paper. At the edge of the setting, K0β³ = α³/2, the "
+        "conclusion has to stand, and a claim holds if it does."
     )
     for name, title in (("gap/α³", "test error against the gap"), ("α", "test error against the scale of the feature")):
         pairs = dict(sorted(done.get(name, {}).items()))
@@ -275,7 +276,7 @@ def _columns(pair: _Pair) -> dict[str, float]:
 
 
 def _judge_control(name: str, value: float, pair: _Pair, base_alpha: float) -> list[Claim]:
-    """Whether a conclusion of the theorems fails where the control breaks their setting, and stands where it does not."""
+    """Whether a conclusion of the theorems fails where a control breaks their setting, and stands at its edge."""
     shared, local, hidden = pair.errors("global"), pair.errors("local"), pair.problem.model.confounded
     edge = name.startswith("K0β") and value <= 1
     label = f"{'edge of the setting' if edge else 'control'} {name} = {value:g}:"
