@@ -144,11 +144,23 @@ def test_regression_counts_what_is_added(tmp_path: Path) -> None:
     assert "RMSE added" in write_report(tmp_path / "run").read_text("utf-8")
 
 
+def test_a_column_that_never_changes_counts_nothing(tmp_path: Path) -> None:
+    """Not even the last digit by which products over a copy of the rows may differ."""
+    rng = np.random.default_rng(3)
+    rows = pd.DataFrame({"x": rng.normal(size=900), "one": 1.37, "who": np.repeat(["a", "b", "c"], 300)})
+    rows["y"] = 2 * rows["x"] + rng.normal(size=900)
+    data = cg.load_data(rows, target="y", client_column="who", task="regression")
+    run = cg.train("fedavg", data, model="mlp", rounds=2, out=tmp_path / "run")
+    found = run.importance().set_index("column")
+    assert (found.loc["one", ["importance", "loss"]] == 0).all(axis=None)
+    assert (found.loc["x", "importance"] > 0.1).all()
+
+
 def test_the_page_has_it_without_the_data(made: Path, tmp_path: Path) -> None:
     text = write_report(made / "run").read_text("utf-8")
     found = json.loads((made / "run" / IMPORTANCE).read_text())
     assert "Importance of columns" in text
-    assert "measured at all clients drawn at random, on 20 test rows each, shuffled up to 2 times" in text
+    assert "measured at all clients, on 20 test rows each, shuffled up to 2 times" in text
     for index, row in enumerate(found["importance"]):
         for place, value in enumerate(row):
             assert f'data-value="{value!r}" data-key="importance[{index}][{place}]"' in text

@@ -425,7 +425,7 @@ def test_columns_that_would_be_called_the_same_have_their_kind_before_them(
     assert [*said["class"]] == [*table["class"]]
     assert ((said["probability of class"] > 0.5) == (said["predicted class"] == "class")).all()
     tested = cg.predict_tests(run)
-    assert [*tested.columns] == ["client", "sample", "actual", "class", "probability of class", "poor"]
+    assert [*tested.columns] == ["sample", "client", "actual", "class", "probability of class", "poor"]
     capsys.readouterr()
     assert main(["predict", str(tmp_path / "run"), str(tmp_path / "school.csv")]) == 0
     assert capsys.readouterr().out.startswith("sample,class,predicted class,probability\n0,w0,")

@@ -75,7 +75,7 @@ def test_rows_without_a_target_are_counted_as_the_file_has_them(tmp_path: Path) 
 def test_numbers_and_labels(tmp_path: Path) -> None:
     both = on_table(tmp_path, table(), task="regression", target="price,cost", drop=["kind"])
     tests = cg.predict_tests(both)
-    assert list(tests.columns) == ["client", "sample", "actual price", "actual cost", "price", "cost"]
+    assert list(tests.columns) == ["sample", "client", "actual price", "actual cost", "price", "cost"]
     own = table().iloc[tests["sample"]]
     np.testing.assert_allclose(tests[["actual price", "actual cost"]], own[["price", "cost"]], rtol=1e-6)
     frame = table()
@@ -83,7 +83,7 @@ def test_numbers_and_labels(tmp_path: Path) -> None:
     (tmp_path / "labels").mkdir()
     labels = on_table(tmp_path / "labels", frame, task="multilabel", target="cold,dry", drop=["kind", "price", "cost"])
     tests = cg.predict_tests(labels)
-    assert list(tests.columns)[:4] == ["client", "sample", "actual cold", "actual dry"]
+    assert list(tests.columns)[:4] == ["sample", "client", "actual cold", "actual dry"]
     assert list(tests["actual dry"]) == list(frame.iloc[tests["sample"]].dry)
 
 

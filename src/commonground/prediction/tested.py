@@ -63,8 +63,8 @@ def predict_tests(
         data_dir: folder of the data files.
 
     Returns:
-        A row per test sample: ``client``; ``sample``, which one it is (of a table the row's number from 0, of pictures
-        the file, else the place among the data's test samples); what is right, as ``actual``, or ``actual NAME`` of
+        A row per test sample: ``sample``, which one it is (of a table the row's number from 0, of pictures the file,
+        else the place among the data's test samples); ``client``; what is right, as ``actual``, or ``actual NAME`` of
         each target or label; the class and the probability of each class by name, the predicted numbers, or the
         probability of each label.
 
@@ -87,12 +87,12 @@ def predict_tests(
     trained, names = run.trained, run.trained.split["class_names"]
     whose = Whose(None if client is None else trained.known.number(client), shared)
     found = _asked(trained, _data_again(trained, data, data_dir), whose)
-    columns = [[trained.known.names[number] for number in found.clients], found.samples]
+    columns = [found.samples, [trained.known.names[number] for number in found.clients]]
     columns += _actual(trained.task, found.y, names)
     columns += [trained.task.choose(found.predicted, names)] if trained.task.softmax else []
     told = pd.concat([pd.DataFrame(dict(enumerate(columns))), pd.DataFrame(found.predicted)], axis=1)
     told.columns = headings(
-        ("row", ["client", "sample"]),
+        ("row", ["sample", "client"]),
         ("right", _headers(found.y, names)),
         *of_answers(trained.task, names),
     )

@@ -20,7 +20,7 @@ Figures = npt.NDArray[np.float64]
 
 FEW_TESTS = 5  # test samples below which a client's own figure is coarse
 
-_NAMES = {"auc": "AUC", "f1": "F1", "mae": "MAE", "mse": "MSE", "r2": "R²", "rmse": "RMSE"}
+_NAMES = {"auc": "AUC", "f1": "F1", "macro_f1": "macro F1", "mae": "MAE", "mse": "MSE", "r2": "R²", "rmse": "RMSE"}
 _NAMES_OF_ONE = {"classes": "class"}
 _PLAIN = (1e-4, 1e9)  # sizes of numbers that are written out
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
