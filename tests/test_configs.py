@@ -115,3 +115,9 @@ def test_they_train(path: Path, tiny: dict[str, tuple[str, str]]) -> None:
 def test_all_of_them_are_read() -> None:
     for path in FILES:
         assert RunConfig.make(RunConfig.read(path)).model_options["alpha"] == 16
+
+
+def test_a_file_that_windows_marks_as_utf_8_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_bytes(b'\xef\xbb\xbfalgorithm = "fedprox"\nrounds = 2\n')
+    assert RunConfig.read(path) == {"algorithm": "fedprox", "rounds": 2}
