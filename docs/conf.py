@@ -17,6 +17,7 @@ release = version = version_of("commonground")
 
 extensions = ["generated", "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
+smartquotes_action = "qe"  # quotes and three dots; two dashes are an option's in docstrings
 html_theme = "furo"
 html_title = "CommonGround"
 html_static_path = ["_static"]

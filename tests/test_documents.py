@@ -10,7 +10,7 @@ import pytest
 
 from commonground.algorithms import registry
 from commonground.cli import main
-from tests.docs.blocks import Block, blocks, check, run
+from tests.docs.blocks import Block, blocks, check, made, run
 from tests.docs.pages import ROOT, documents, name_of
 
 SHOWN = [document for document in documents() if blocks(document)]
@@ -32,6 +32,14 @@ def test_the_blocks_of_a_document_run(document: Path, tmp_path: Path, monkeypatc
     monkeypatch.syspath_prepend(str(tmp_path))
     printed = run(document, tmp_path)
     assert re.search(PRINTED.get(name_of(document), ""), printed), printed
+
+
+def test_no_two_documents_leave_the_same_folder_or_file() -> None:
+    """Who follows the README and then the guides in one folder meets a name once: a run is not written over another."""
+    left = [(name, name_of(document)) for document in SHOWN for name in made(document)]
+    twice = {name: pages for name, _ in left if len(pages := [page for one, page in left if one == name]) > 1}
+    assert not twice
+    assert {"customers.csv", "runs/renewed"} <= {name for name, page in left if page == "README.md"}
 
 
 @pytest.mark.parametrize("document", documents(), ids=name_of)

@@ -113,6 +113,8 @@ def _documented(path: str, thing: Any) -> str:
 def readable(app: Any, what: str, name: str, thing: object, options: object, lines: list[str]) -> None:
     """Docstrings are plain text with ``code`` and roles: bars and stars in them are mathematics, no marks of RST."""
     lines[:] = [_escaped(line) for line in lines]
+    if what == "property" and lines:
+        lines[0] = f": {lines[0]}"  # or Napoleon takes what stands before a first colon for its type
 
 
 def _escaped(line: str) -> str:

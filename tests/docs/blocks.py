@@ -120,3 +120,19 @@ def _run_line(line: str, more: str) -> None:
         assert main([*words[1:], *shlex.split(more)]) == 0, line
     else:
         subprocess.run(["bash", "-euc", line], check=True, timeout=120)
+
+
+def made(document: Path) -> set[str]:
+    """The run folders and files that a document's commands, as they are run, leave in a reader's folder."""
+    found: set[str] = set()
+    for block in blocks(document):
+        if block.file is not None:
+            found.add(block.file)
+        elif block.reason is None and block.language == "python":
+            found |= set(re.findall(r"""\bout=["']([^"']+)["']""", block.text))
+        elif block.reason is None:
+            for words in (shlex.split(line, comments=True) for line in lines(block.text)):
+                found |= {words[at + 1] for at, word in enumerate(words) if word == "--out"}
+                if words[:2] == ["commonground", "example"]:
+                    found |= set(words[2:])
+    return found
