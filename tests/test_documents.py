@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.docs.pages import ROOT, documents, name_of
 SHOWN = [document for document in documents() if blocks(document)]
 PRINTED = {  # what a reader sees of some pages' results, as they are printed
     "README.md": r"(?m)^(1\.000|0\.9[5-9]\d) over 20 clients$",
-    "docs/PYTHON.md": r"^(1\.0|0\.9\d*)\n",
+    "docs/guide/scikit-learn.md": r"^(1\.0|0\.9\d*)\n",
     "docs/guide/theory.md": r"torch\.Size\(\[20, 51\]\) 0\.0[0-4]\d*\n",
 }
 
@@ -95,3 +96,34 @@ def test_the_page_names_every_file_of_a_run(tmp_path: Path) -> None:
     columns = (tmp_path / "run" / "clients.csv").read_text().splitlines()[0].split(",")
     for name in {*figures, *columns} - {"round", "client", "name"}:
         assert f"`{name}`" in page or (name in columns and name.startswith("personal_")), name
+
+
+def test_the_service_answers_as_its_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    testing = pytest.importorskip("fastapi.testclient")
+    from commonground import load_run
+    from commonground.serve import RunModels, Tokens, make_app
+    from commonground.serve.tokens import ENROL
+
+    page = ROOT / "docs" / "guide" / "service.md"
+    monkeypatch.chdir(tmp_path)
+    run(page, tmp_path)
+    folder = tmp_path / "runs" / "served"
+    tokens = Tokens(folder)
+    service = testing.TestClient(make_app(RunModels(load_run(folder)), tokens))
+    shown = re.findall(r"(?<!-->\n)^```json\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    predicted, added, refused, health = map(json.loads, shown)
+
+    def ask(path: str, whose: object, body: object) -> tuple[int, dict[str, Any]]:
+        answer = service.post(path, headers={"Authorization": f"Bearer {tokens.issue(whose)}"}, json=body)
+        return answer.status_code, answer.json()
+
+    assert service.get("/health").json() == health
+    status, said = ask("/v1/predict", "company 003", json.loads((tmp_path / "rows.json").read_text()))
+    assert status == 200
+    for row, other in zip(said["predictions"], predicted["predictions"], strict=True):
+        assert row.pop("values") == pytest.approx(other.pop("values"), abs=1e-3)
+    assert said == predicted
+    status, said = ask("/v1/clients", ENROL, json.loads((tmp_path / "newcomer.json").read_text()))
+    assert status == 201
+    assert {**said, "token": ""} == {**added, "token": ""}
+    assert ask("/v1/predict", "company 003", {"rows": [{"plan": "pro"}]}) == (422, refused)

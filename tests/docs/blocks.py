@@ -134,5 +134,5 @@ def made(document: Path) -> set[str]:
             for words in (shlex.split(line, comments=True) for line in lines(block.text)):
                 found |= {words[at + 1] for at, word in enumerate(words) if word == "--out"}
                 if words[:2] == ["commonground", "example"]:
-                    found |= set(words[2:])
+                    found.add(words[2])
     return found
