@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Iterator, Mapping
 
 import click
-from marks import plain
+from marks import plain, table
 
 from commonground.cli import cli
 from commonground.cli.help import SECTIONS
@@ -15,6 +16,19 @@ from commonground.cli.help import SECTIONS
 def commands() -> str:
     """Every command, by name."""
     return "\n\n".join(command(name) for name in sorted(cli.commands))
+
+
+def command_index() -> str:
+    """Every command, and those below it, in a line each."""
+    return table(("command", "what it does"), _lines("commonground", cli.commands))
+
+
+def _lines(above: str, commands: Mapping[str, click.Command]) -> Iterator[tuple[str, str]]:
+    for name, one in sorted(commands.items()):
+        path = f"{above} {name}"
+        yield f"[`{path}`](#{path.replace(' ', '-')})", plain(one.get_short_help_str(200))
+        if isinstance(one, click.Group):
+            yield from _lines(path, one.commands)
 
 
 def command(name: str) -> str:

@@ -28,8 +28,10 @@ LINK = re.compile(r"(?<=\]\()(?!\w+:|#|/)([^)\s]+)(?=\))")
 MADE: dict[str, Callable[..., str]] = {
     "commands": commands.commands,
     "command": commands.command,
+    "command-index": commands.command_index,
     "api": listed.api,
     "methods": listed.methods,
+    "method-table": listed.method_table,
     "models": listed.models,
     "data": listed.data,
     "experiments": listed.experiments,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+from collections.abc import Iterable
 from types import GenericAlias
 from typing import Any
 
 from marks import plain, table
 
 import commonground
-from commonground.algorithms import registry, yardsticks
+from commonground.algorithms import Algorithm, registry, yardsticks
 from commonground.data import available_sources
 from commonground.explained import Setting, paragraphs, settings_of
 from commonground.models import available_models, model_options_class
@@ -19,6 +20,50 @@ from commonground.papers import experiments as known_experiments
 
 _MARKS = re.compile(r"""(\||(?<![^\s\-:/'"<(\[{,])\*(?=[^\s*])(?!.*\S\*(?:$|[\s.,;:!?)\]])))""")  # bars, and stars that
 # begin an emphasis without an end
+
+# The order in which somebody meets the names of `commonground`.
+TOPICS = {
+    "Load": "load_data build_model",
+    "Train": "train load_run plan",
+    "Compare": "compare plan_comparison",
+    "Use": "predict_rows predict_tests adapt keep_clients export_model export_adapter load_exported load_adapter "
+    "table_inputs",
+    "Runs and models": "Run Observer ExportedModel CommonGroundError",
+    "Data": "FederatedDataset Source IID Shards Dirichlet LogNormal Labels Features Column",
+    "Tasks": "Task Classification MultiLabel Regression AnswerTokens",
+    "Algorithms": "Algorithm Client Server Tensors Update",
+}
+
+
+def method_table() -> str:
+    """Every method in a line: what travels, what is a client's own, and what it is for."""
+    rows = []
+    for name, cls in sorted((registry | yardsticks).items()):
+        method = cls()
+        rows.append((f"[{name}](#{name})", plain(cls.title), *_split(method), _tasks(method)))
+    return table(("name", "method", "shared", "personal", "global model", "tasks"), rows)
+
+
+def _split(method: Algorithm) -> tuple[str, str, str]:
+    """What a method shares, what is a client's own, and whether there is one model for all."""
+    shared = "every row" if method.pools else _groups(method.shared)
+    if method.personal:
+        own = _groups(method.personal)
+    elif method.personalizes:
+        own = "the model, trained once more before a test"
+    else:
+        own = "a model beside the shared one" if method.has_personal_model else ""
+    return shared, own, "yes" if method.has_global_model else "no"
+
+
+def _groups(names: Iterable[str]) -> str:
+    return ", ".join("the whole model" if name == "all" else f"`{name}`" for name in names)
+
+
+def _tasks(method: Algorithm) -> str:
+    if "lora_A" in method.shared:
+        return "of a pretrained language model"
+    return "classification" if method.needs_classes else "all"
 
 
 def methods() -> str:
@@ -79,7 +124,9 @@ def api(module: str) -> str:
     found = importlib.import_module(module)
     shadowed = callable(getattr(commonground, module.rpartition(".")[2], None))  # cg.adapt is the function
     parts = [f".. {'currentmodule' if shadowed else 'py:module'}:: {module}"]
-    above = {} if found is commonground else {name: getattr(commonground, name) for name in commonground.__all__}
+    if found is commonground:
+        return _in_topics(found, parts)
+    above = {name: getattr(commonground, name) for name in commonground.__all__}
     elsewhere = []
     for name in found.__all__:
         thing = getattr(found, name)
@@ -91,8 +138,25 @@ def api(module: str) -> str:
     if elsewhere:
         links = ", ".join(f"{{py:obj}}`{name} <commonground.{name}>`" for name in elsewhere)
         text = f"Described under [commonground](commonground.md): {links}.\n\n{text}"
-    lead = "\n".join(map(_escaped, (inspect.getdoc(found) or "").strip().splitlines()))
-    return f"```{{eval-rst}}\n{lead}\n```\n\n{text}" if lead else text
+    lead = _lead(found)
+    return f"{lead}\n\n{text}" if lead else text
+
+
+def _in_topics(module: Any, parts: list[str]) -> str:
+    """The names of `commonground` itself, under headings."""
+    others = " ".join(sorted(set(module.__all__) - set(" ".join(TOPICS.values()).split())))
+    texts = [_lead(module)]
+    for title, names in (TOPICS | ({"Further": others} if others else {})).items():
+        told = [_documented(f"{module.__name__}.{name}", getattr(module, name)) for name in names.split()]
+        texts.append(f"## {title}\n\n```{{eval-rst}}\n" + "\n\n".join([*parts, *told]) + "\n```")
+        parts = [f".. py:currentmodule:: {module.__name__}"]
+    return "\n\n".join(texts)
+
+
+def _lead(module: Any) -> str:
+    """What a module says of itself."""
+    lead = "\n".join(map(_escaped, (inspect.getdoc(module) or "").strip().splitlines()))
+    return f"```{{eval-rst}}\n{lead}\n```" if lead else ""
 
 
 def _documented(path: str, thing: Any) -> str:

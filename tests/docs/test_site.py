@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,34 @@ def test_the_site_is_built_without_a_warning_and_its_links_lead_somewhere(tmp_pa
     commands = (site / "reference" / "commands.html").read_text("utf-8")
     assert "--classes-per-client" in commands
     assert not list(site.rglob("*.md"))
+    for page in site.rglob("*.html"):
+        text = page.read_text("utf-8")
+        assert not re.search(r"(?<!\w)–[a-z]", text), f"{page.name}: two dashes of an option became a long one"
+        assert 'Type<span class="colon">' not in text, f"{page.name}: a sentence is printed as a property's type"
+
+
+def test_what_is_generated_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    import commonground
+    from commonground.algorithms import registry, yardsticks
+    from commonground.cli import cli
+
+    monkeypatch.syspath_prepend(str(DOCS / "_ext"))
+    import commands
+    import listed
+    from sphinx.ext.napoleon import Config, GoogleDocstring
+
+    named = " ".join(listed.TOPICS.values()).split()
+    assert sorted(named) == sorted(commonground.__all__)
+    reference = listed.api("commonground")
+    places = [reference.index(f":: commonground.{name}\n") for name in named if name not in ("Tensors",)]
+    assert places == sorted(places)
+    assert set(re.findall(r"^\| \[([\w-]+)\]", listed.method_table(), re.MULTILINE)) == {*registry, *yardsticks}
+    assert set(re.findall(r"`commonground ([\w-]+)`", commands.command_index())) == set(cli.commands)
+    lines = ["Few rows: what became of them (``--few-rows``)."]
+    listed.readable(None, "property", "few_rows", None, None, lines)
+    told = str(GoogleDocstring(lines, Config(), None, "property", "few_rows"))
+    assert ":type:" not in told
+    assert "Few rows: what became of them" in told
 
 
 @pytest.mark.parametrize("document", [*documents(), ROOT / "llms.txt", ROOT / "CHANGELOG.md"], ids=name_of)
