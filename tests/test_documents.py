@@ -102,7 +102,7 @@ def test_the_service_answers_as_its_page_shows(tmp_path: Path, monkeypatch: pyte
     testing = pytest.importorskip("fastapi.testclient")
     from commonground import load_run
     from commonground.serve import RunModels, Tokens, make_app
-    from commonground.serve.tokens import ENROL
+    from commonground.serve.tokens import ENROL, Enrolment
 
     page = ROOT / "docs" / "guide" / "service.md"
     monkeypatch.chdir(tmp_path)
@@ -113,7 +113,7 @@ def test_the_service_answers_as_its_page_shows(tmp_path: Path, monkeypatch: pyte
     shown = re.findall(r"(?<!-->\n)^```json\n(.*?)^```$", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     predicted, added, refused, health = map(json.loads, shown)
 
-    def ask(path: str, whose: object, body: object) -> tuple[int, dict[str, Any]]:
+    def ask(path: str, whose: str | Enrolment, body: object) -> tuple[int, dict[str, Any]]:
         answer = service.post(path, headers={"Authorization": f"Bearer {tokens.issue(whose)}"}, json=body)
         return answer.status_code, answer.json()
 

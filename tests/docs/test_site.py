@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -39,20 +40,17 @@ def test_what_is_generated_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     from commonground.cli import cli
 
     monkeypatch.syspath_prepend(str(DOCS / "_ext"))
-    import commands
-    import listed
-    from sphinx.ext.napoleon import Config, GoogleDocstring
-
+    commands, listed, napoleon = (import_module(name) for name in ("commands", "listed", "sphinx.ext.napoleon"))
     named = " ".join(listed.TOPICS.values()).split()
     assert sorted(named) == sorted(commonground.__all__)
     reference = listed.api("commonground")
-    places = [reference.index(f":: commonground.{name}\n") for name in named if name not in ("Tensors",)]
+    places = [reference.index(f":: commonground.{name}\n") for name in named if name != "Tensors"]  # which is no class
     assert places == sorted(places)
     assert set(re.findall(r"^\| \[([\w-]+)\]", listed.method_table(), re.MULTILINE)) == {*registry, *yardsticks}
     assert set(re.findall(r"`commonground ([\w-]+)`", commands.command_index())) == set(cli.commands)
     lines = ["Few rows: what became of them (``--few-rows``)."]
     listed.readable(None, "property", "few_rows", None, None, lines)
-    told = str(GoogleDocstring(lines, Config(), None, "property", "few_rows"))
+    told = str(napoleon.GoogleDocstring(lines, napoleon.Config(), None, "property", "few_rows"))
     assert ":type:" not in told
     assert "Few rows: what became of them" in told
 
