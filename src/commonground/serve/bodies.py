@@ -33,7 +33,9 @@ class RowsBody(_Strict):
 
 
 class Said(BaseModel):
-    """What the client's own model says of a row; notes only of cells that are read as none."""
+    """What the client's own model says of a row; notes of cells that are read as none, are empty where none was, or lie
+    far outside what training rows had.
+    """
 
     answer: str
     values: dict[str, float]

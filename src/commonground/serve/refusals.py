@@ -28,7 +28,7 @@ class Refused(BaseModel):
 
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
-    400: {"model": Refused, "description": "bytes that are no JSON"},
+    400: {"model": Refused, "description": "bytes that are no UTF-8"},
     401: {"model": Refused, "description": "no token, or one that was never given out"},
     403: {"model": Refused, "description": "a token for something else"},
     413: {"model": Refused, "description": "too long a request"},
