@@ -30,7 +30,8 @@ def main(folder: str) -> None:
     """Read the table, train without its last customer, ask a customer's own model, and let the last one join."""
     table, customer, target = sys.argv[1:] if len(sys.argv) == 4 else (made_table(), "customer", "renewed")
     frame = pd.read_csv(table) if isinstance(table, str) else table
-    newcomer = frame[customer] == frame[customer].iloc[-1]
+    last = frame[customer].iloc[-1]
+    newcomer = frame[customer] == last
     data = cg.load_data(frame[~newcomer], client_column=customer, label=target)
     print(data)
 
@@ -47,7 +48,7 @@ def main(folder: str) -> None:
 
     new = cg.load_data(frame[newcomer], client_column=customer, schema=run.trained.schema)  # encoded as the run's rows
     kept = cg.keep_clients(run, new)  # a head of its own, on the body that the others learnt
-    print(f"{new.client_names[0]}, which took no part: {kept.mean:.1%} on its test rows")
+    print(f"{last}, which took no part: {kept.mean:.1%} on its test rows")
 
 
 if __name__ == "__main__":
