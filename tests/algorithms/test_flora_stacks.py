@@ -116,12 +116,12 @@ STACK = {stack_name(1, "l.lora_A"): torch.full((2, 3), 2.0), stack_name(1, "l.lo
 
 
 def test_by_hand() -> None:
-    made = worked_out(KNOWN, STACK, 2, seed=5)
+    made = worked_out(KNOWN, STACK, 2, seed=5, start="kaiming")
     assert set(made) == set(KNOWN)
     torch.testing.assert_close(made["l.merged"], torch.full((2, 3), 4.5))  # 0.5 + 2 · 2
-    assert torch.equal(made["l.lora_A"], fresh_factor(KNOWN["l.lora_A"], 5, 1, "l.lora_A"))
+    assert torch.equal(made["l.lora_A"], fresh_factor(KNOWN["l.lora_A"], 5, 1, "l.lora_A", "kaiming"))
     assert torch.equal(made["l.lora_B"], torch.zeros(2, 1))
-    assert torch.equal(worked_out(KNOWN, {"l.merged": torch.ones(2, 3)}, 2, 5)["l.merged"], torch.ones(2, 3))
+    assert torch.equal(worked_out(KNOWN, {"l.merged": torch.ones(2, 3)}, 2, 5, "kaiming")["l.merged"], torch.ones(2, 3))
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_by_hand() -> None:
 def test_a_stack_that_does_not_fit_is_refused(changes: dict[str, Any], says: str) -> None:
     sent = {name: value for name, value in (STACK | changes).items() if value is not None}
     with pytest.raises(UpdateError, match=says):
-        worked_out(KNOWN, sent, 2, 5)
+        worked_out(KNOWN, sent, 2, 5, "kaiming")
 
 
 @pytest.mark.parametrize(("method", "says"), [("flora", "FLoRA's own aggregation is exact"), ("lora", "how far")])

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import nn
 
 from commonground.algorithms import Algorithm, Tensors
 from commonground.algorithms.head_tuning import HeadTuning
@@ -29,6 +31,7 @@ from commonground.engine.run import Run, as_run
 from commonground.engine.setup import Setup
 from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, DataError, LoneSampleError, warn
+from commonground.models import constants_of
 from commonground.quoting import quoted
 from commonground.ranges import LARGEST, SMALLEST
 from commonground.tasks import Task
@@ -267,7 +270,18 @@ def head_setup(run: Run, data: FederatedDataset, seed: int, lr: float | None) ->
     update |= {"loss": None, "warmup": 0, "aggregate": "mean", "server_optimizer": "none"}
     config = run.config.model_copy(update=update)
     model, groups = plain_network(config, trained.algorithm, data.format.shape, data.classes, data.task)
+    _take_constants(model, trained.network)
     return build_setup(config, data, model, groups, LocalOnly())
+
+
+def _take_constants(model: nn.Module, of_run: nn.Module) -> None:
+    """What never changes is the run's, also where it was drawn: a frozen base without pretrained weights, a pooler that
+    a pretrained model lacks. A head that was frozen in the run is trained here, and drawn anew.
+    """
+    drawn, known = model.state_dict(keep_vars=True), of_run.state_dict(keep_vars=True)
+    with torch.no_grad():
+        for name in constants_of(model) & constants_of(of_run):
+            drawn[name].copy_(known[name])
 
 
 def _tested(setup: Setup, algorithm: Algorithm, initial: Tensors) -> Results:

@@ -29,7 +29,7 @@ def stack_name(round: int, factor: str) -> str:
     return f"stack/{round}/{factor}"
 
 
-def fresh_factor(like: Tensor, seed: int, round: int, name: str, start: Start = "kaiming") -> Tensor:
+def fresh_factor(like: Tensor, seed: int, round: int, name: str, start: Start) -> Tensor:
     """A new A, drawn as the model's first (:class:`~commonground.models.lora.LoRALinear`), keyed by round and layer.
 
     Args:
@@ -40,9 +40,11 @@ def fresh_factor(like: Tensor, seed: int, round: int, name: str, start: Start = 
         start: ``kaiming``: U(−1/√in, 1/√in); ``gaussian``: N(0, 1/in).
     """
     bound, stream = like.shape[1] ** -0.5, torch_stream(seed, "flora", round, name)
-    draw = torch.randn if start == "gaussian" else torch.rand
-    drawn = draw(like.shape, generator=stream, dtype=torch.float64, device="cpu")
-    fresh: Tensor = ((drawn if start == "gaussian" else 2 * drawn - 1) * bound).to(like.device, like.dtype)
+    if start == "gaussian":
+        drawn = torch.randn(like.shape, generator=stream, dtype=torch.float64, device="cpu")
+    else:
+        drawn = 2 * torch.rand(like.shape, generator=stream, dtype=torch.float64, device="cpu") - 1
+    fresh: Tensor = (drawn * bound).to(like.device, like.dtype)
     return fresh
 
 
@@ -69,7 +71,7 @@ def spared(server: Server, heard: int) -> tuple[frozenset[str], Tensors]:
     return frozenset([*drawn, *sums]), {name: server.memory[name] for round in missed for name in rounds[round]}
 
 
-def worked_out(known: Tensors, sent: Tensors, round: int, seed: int, start: Start = "kaiming") -> Tensors:
+def worked_out(known: Tensors, sent: Tensors, round: int, seed: int, start: Start) -> Tensors:
     """What a client takes a message for: fresh factors drawn, stacks added to the sums (:meth:`Algorithm.worked_out`).
 
     Raises:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["ComparisonPlan", "MethodPlan", "plan_comparison"]
 
 
+COSTS_NOTHING = frozenset({"lr", "body_lr", "head_lr", "server_lr", "momentum", "weight_decay"})
+"""Settings that change what a step does, and not how many there are, nor what is sent."""
 REPORT = 3  # times the size of a run's report that a comparison's, with the figures beside it, has at most
 
 
@@ -67,12 +69,12 @@ class MethodPlan:
     @property
     def sent(self) -> int:
         """Bytes that travel in one of its runs, at most where candidates differ."""
-        return max(plan.sent.up[1] + plan.sent.down[1] for plan in self.candidates)
+        return max(_sent(plan) for plan in self.candidates)
 
     @property
     def sent_exact(self) -> bool:
         """Whether every run sends so many."""
-        return all(plan.sent.exact and plan.sent.up[1] + plan.sent.down[1] == self.sent for plan in self.candidates)
+        return all(plan.sent.exact and _sent(plan) == self.sent for plan in self.candidates)
 
     @property
     def memory(self) -> int:
@@ -243,8 +245,11 @@ def plan_comparison(
     return ComparisonPlan(tuple(planned), done)
 
 
+def _sent(plan: Plan) -> int:
+    """Bytes that travel, at most."""
+    return plan.sent.up[1] + plan.sent.down[1]
+
+
 def _costing(chosen: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Of a candidate's settings those that say how much there is to do: not rates and weights, which are fractions, but
-    for the share of clients that take part.
-    """
-    return tuple((k, repr(v)) for k, v in chosen.items() if k == "participation" or not isinstance(v, float))
+    """Of a candidate's settings those that may say how much there is to do."""
+    return tuple((name, repr(value)) for name, value in chosen.items() if name not in COSTS_NOTHING)

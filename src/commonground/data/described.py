@@ -156,6 +156,8 @@ def read_description(text: str | bytes) -> Description:
 
 
 def _check_kinds(fields: Fields) -> None:
+    if len({name for name, _, _ in fields}) < len(fields):
+        raise DataError("this describes samples that have two arrays of one name")
     for _, kind, _ in fields:
         try:
             np.dtype(kind)
@@ -165,7 +167,9 @@ def _check_kinds(fields: Fields) -> None:
 
 def _check_task(found: Description) -> None:
     """One client's mean that is no number would be in all clients' targets."""
-    task = task_of(found.task, found.task_settings) if found.task in tasks else None
+    if found.task not in tasks:
+        raise DataError(f"this describes the task {quoted(found.task)}, which is not known here")
+    task = task_of(found.task, found.task_settings)
     if not isinstance(task, Regression):
         return
     for value in (task.mean, task.std):
@@ -174,6 +178,8 @@ def _check_task(found: Description) -> None:
             raise DataError("this describes targets whose mean and deviation are no numbers of a target's size")
     if len(task.mean) != len(task.std) or any(one <= 0 for one in task.std):
         raise DataError("this describes targets that have a mean without a deviation, or one that is not above 0")
+    if task.mean and len(task.mean) != found.classes:
+        raise DataError(f"this describes {found.classes} targets, and the mean of {len(task.mean)}")
 
 
 def described_dataset(descriptions: Sequence[Description]) -> FederatedDataset:
@@ -258,18 +264,10 @@ def agreed_task(descriptions: Sequence[Description]) -> Task:
     Raises:
         DataError: there is none.
     """
-    first = descriptions[0]
-    if first.task not in tasks:
-        raise DataError(f"the clients' task is {quoted(first.task)}, which is not known here")
     plain = [task_of(d.task, d.task_settings) for d in descriptions]
     told = [
         (d, task) for d, task in zip(descriptions, plain, strict=True) if isinstance(task, Regression) and task.mean
     ]
-    for d, task in told:
-        if len(task.mean) != d.classes or len(task.std) != d.classes:
-            raise DataError(
-                f"the client {quoted(d.name)} has {d.classes} targets, and tells the mean of {len(task.mean)}"
-            )
     if not told:
         if any(task != plain[0] for task in plain):
             raise DataError("the clients do not agree on the task's settings")

@@ -59,11 +59,6 @@ def check_rounds(folder: RunFolder, config: RunConfig, algorithm: Algorithm) -> 
             f"the run in '{folder.path}' has {before} rounds, of which {len(rows)} are done; it can go on with as many "
             f"or more, not with {now}"
         )
-    if now < (asked := last_asked(folder.path)):
-        raise RunError(
-            f"the run in '{folder.path}' cannot end with {now} rounds: clients were asked for answers to round "
-            f"{asked}, which count in their ε whether the round is done or not; it can end with {asked}"
-        )
     why = _needs_rounds(config) or algorithm.needs_rounds()
     if not why and (now > before or folder.finished):
         why = _has_ended(config)
@@ -73,8 +68,14 @@ def check_rounds(folder: RunFolder, config: RunConfig, algorithm: Algorithm) -> 
             "another --out"
         )
     untested = [row["round"] for row in rows if config.is_tested(row["round"]) and not row["evaluated_clients"]]
+    asked = last_asked(folder.path)
+    enough = max(asked, min(before, max(untested) + max(1, config.eval_last)) if untested else 0)
+    if now < asked:
+        raise RunError(
+            f"the run in '{folder.path}' cannot end with {now} rounds: clients were asked for answers to round "
+            f"{asked}, which count in their ε whether the round is done or not; it can end with {enough}"
+        )
     if now < before and untested:
-        enough = min(before, max(untested) + max(1, config.eval_last))
         raise RunError(
             f"the run in '{folder.path}' cannot end with {now} rounds: then round {untested[0]} would have been "
             f"tested (eval_every, eval_last), and it was not; it can end with {enough}"

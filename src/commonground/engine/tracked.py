@@ -118,7 +118,7 @@ class Tracking:
         ids = dict(known)
         for tracker in trackers:
             # To a tracker that has not heard of it a run that goes on is a new one, of which it is told all.
-            new = tracker.name not in known
+            new = tracker.name not in known and not self._wrote(tracker)
             name = f"{title} on {data}, seed {config.seed}"
             about = Started(name, settings, self._folder, 0 if new else done, known.get(tracker.name))
             self._try(tracker, partial(self._begin, tracker, about, ids, done if new or tracker.buffers else 0))
@@ -129,14 +129,19 @@ class Tracking:
         if not isinstance(begun, tuple) or len(begun) != 2:
             raise TypeError("its begin must return what the run is known by, or None, and where it can be seen")
         id, where = begun
-        if self._folder is not None and ids.get(tracker.name, "") != id:
-            ids[tracker.name] = id
-            write_atomically(self._folder / IDS, json.dumps(ids) + "\n")
         if self._note is not warn:
             self._note(f"{tracker.name}: {where}")
         if told_again and self._folder is not None:
             for row in RunFolder(self._folder).rounds.rows()[:told_again]:
                 tracker.round(int(row["round"]), figures_of(row, self._task))
+        # Last: who fails on the way has not heard of the run.
+        if self._folder is not None and ids.get(tracker.name, "") != id:
+            ids[tracker.name] = id
+            write_atomically(self._folder / IDS, json.dumps(ids) + "\n")
+
+    def _wrote(self, tracker: Tracker) -> bool:
+        """Whether one that is known by nothing has written into the run's folder; earlier versions noted no such."""
+        return tracker.needs_folder and self._folder is not None and (self._folder / tracker.name).is_dir()
 
     def _known(self) -> dict[str, str | None]:
         """What the trackers knew the run in the folder by, if it was tracked before."""

@@ -46,7 +46,8 @@ from commonground.engine.state.client import ClientStates
 from commonground.engine.state.files import write_atomically
 from commonground.engine.state.folder import FREE, NUMERIC_SETTINGS
 from commonground.errors import CommonGroundError, ConfigError, DataError, RunError, UpdateError
-from commonground.network.demands import files_of_weights, unmet
+from commonground.models import is_pretrained
+from commonground.network.demands import files_of_weights, is_folder, unmet
 from commonground.network.tuning import HeadTuningStart, tuning_setup
 from commonground.precision import computing_with
 from commonground.prediction.tested import write_tests
@@ -367,6 +368,12 @@ class Answering:
             raise ConfigError(
                 f"the server names weights that this host is to begin with ({what} {escaped(str(value))}); a run over "
                 "a network begins with new ones"
+            )
+        model = str(config.model)
+        if is_pretrained(model) and model != self.tokenizer and is_folder(model):
+            raise ConfigError(
+                f"the server names a folder of this host as its model ({escaped(model)}), whose head would be in "
+                "answers; this client loads one that its owner names with --tokenizer"
             )
 
     def _check_code(self, config: RunConfig) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from commonground.config import RunConfig
 from commonground.data.described import Demand
 
-__all__ = ["files_of_weights", "unmet"]
+__all__ = ["files_of_weights", "is_folder", "unmet"]
 
 
 def unmet(demand: Demand | None, least_noise: float, config: RunConfig) -> str:
@@ -36,3 +39,11 @@ def files_of_weights(config: RunConfig) -> dict[str, str]:
     """
     named = {"--init-from": config.init_from, "--set model.adapter": config.model_options.get("adapter")}
     return {name: str(value) for name, value in named.items() if value}
+
+
+def is_folder(model: str) -> bool:
+    """Whether a pretrained model (``hf:…``) is one on the disk, by its form or because it is there; else it is one of
+    the hub's, which hold nothing of a client's.
+    """
+    location = model.removeprefix("hf:")
+    return re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", location) is None or Path(location).exists()

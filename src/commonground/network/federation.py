@@ -6,7 +6,7 @@ import json
 import math
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -119,10 +119,9 @@ def gather(
     without = {} if without is None else without
     refused, turned_away = dict(without), dict[int, str]()
     until, found = time.monotonic() + seconds, dict[int, Description | Columns]()
-    before = dict[int, Description | Columns]()  # of clients that are asked once more, what they said first
     window, said, ours = _FIRST, -1, version("commonground")
     while True:
-        if said != len(found) and not before:
+        if said != len(found):
             said, left = len(found), max(0.0, until - time.monotonic())
             note(f"waiting up to {left:.0f} s for {counted(clients, 'client')}; there: {said}")
         news = {node: Letter("hello", "", b"") for node in post.nodes() if node not in {**found, **without}}
@@ -144,22 +143,13 @@ def gather(
                     del found[node]
                     note(why)
                     continue
-                if found[node] == before.get(node):
-                    continue
-                again = f", which called itself {quoted(before[node].name)} before," if node in before else ""
-                note(f"client {escaped(found[node].name)}{again} is there: {found[node].train:,} training rows")
+                note(f"client {escaped(found[node].name)} is there: {found[node].train:,} training rows")
                 if found[node].version not in ("", ours):
                     theirs = escaped(found[node].version)
                     note(f"client {escaped(found[node].name)} has version {theirs}, and the server {ours}")
         if len(found) >= clients:
-            # Who was there early may have been started anew since, with other data.
-            early = {node: told for node, told in found.items() if node not in news}
-            if before or not early:
-                break
-            before = early
-            found = {node: told for node, told in found.items() if node in news}
-            continue
-        before = {}
+            _ask_again(post, found, [node for node in found if node not in news], min(seconds, window), note)
+            break
         if not found and len(turned_away) >= clients:
             raise RefusedError(turned_away)
         if time.monotonic() > until:
@@ -197,6 +187,27 @@ def gather(
             _tell(post, tables, str(error))
             raise
     return Members(run=secrets.token_hex(16), nodes=tuple(nodes), descriptions=tuple(described), table=agreed)
+
+
+def _ask_again(
+    post: Post,
+    found: dict[int, Description | Columns],
+    early: Sequence[int],
+    seconds: float,
+    note: Callable[[str], None],
+) -> None:
+    """Hear once more of those who were there early: one may have been started anew since, with other data. Who does not
+    answer now is taken by what it said.
+    """
+    for node, answer in post.exchange({node: Letter("hello", "", b"") for node in early}, seconds):
+        with suppress(CommonGroundError):
+            told = _described(answer)
+            if told != found[node]:
+                note(
+                    f"client {escaped(told.name)}, which was {quoted(found[node].name)} with {found[node].train:,} "
+                    f"training rows, has been started anew: {told.train:,} training rows"
+                )
+                found[node] = told
 
 
 def _takes_no_part(told: Description | Columns, config: RunConfig | None) -> str:

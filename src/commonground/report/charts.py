@@ -484,14 +484,15 @@ def _end(text: str, length: int) -> str:
 
 
 def _ends(text: str, length: int) -> str:
-    return (
-        text if len(text) <= length else text[: length // 2].rstrip() + "…" + text[length // 2 + 1 - length :].lstrip()
-    )
+    if len(text) <= length:
+        return text
+    first = length // 2
+    return text[:first].rstrip() + "…" + text[len(text) - (length - first - 1) :].lstrip()
 
 
 def _told_apart(names: Sequence[str], room: int, *, by_end: bool) -> list[str]:
-    """Names cut to so many characters, at their start (``customer 041``) or end, or in their middle if only that tells
-    them apart.
+    """Names cut to so many characters: their ends are kept (``…041``), their beginnings, or both, whichever tells most
+    of them apart.
     """
     ways = (_end, _cut, _ends) if by_end else (_cut, _end, _ends)
     return max(([way(name, room) for name in names] for way in ways), key=lambda found: len(set(found)))

@@ -159,9 +159,10 @@ def _said(claim: str, methods: Collection[str]) -> str:
     """What a claim says of one setting of several: that a method leads the others of a table's column, or what stands
     before a comma or colon outside of brackets.
     """
-    rival = next((name for name in methods if f" above {name} on " in claim), None)
-    if rival is not None:
-        return claim.replace(f" above {rival} on ", " above the others on ")
+    for side, others in (("above", "the others"), ("below", "others")):
+        rival = next((name for name in methods if f" {side} {name} on " in claim), None)
+        if rival is not None:
+            return claim.replace(f" {side} {rival} on ", f" {side} {others} on ")
     return re.split(r"[,:](?![^()]*\))", claim)[0]
 
 

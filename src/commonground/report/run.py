@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -310,9 +309,9 @@ def _again(run: RunFiles) -> str:
     """The command by which the run comes once more."""
     if not run.config:
         return ""
-    config = shlex.quote(str(run.folder / "config.toml"))
-    command = Cell(f"commonground train --config {config} --out NEW_FOLDER").text
-    return f"<p>Again, with the same numbers, from where this run was started: <code>{command}</code></p>"
+    command = "commonground train --config FOLDER/config.toml --out NEW_FOLDER"
+    where = "from where this run was started (FOLDER is its own)"
+    return f"<p>Again, with the same numbers, {where}: <code>{command}</code></p>"
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -183,13 +183,14 @@ def _relearnt(
 def _labels(raw: RawTable, label: str, options: TableOptions) -> list[str]:
     """The target columns; all columns that are named are there."""
     labels = [label] if label in raw.columns else list(names_in(label))
-    if labels == [LABEL] and LABEL not in {*raw.columns, *raw.unread}:
-        raise DataError(
-            f"{raw.path} has no column '{LABEL}', which is taken where none is named; name what is predicted with "
-            f"--target (target=), one of {listed_columns(raw.columns)}"
-        )
     special = (options.client_column, options.split_column, options.time_column, options.group_column)
     dropped = [name for name in options.drop if name not in raw.unread]  # which are left out in any case
+    if labels == [LABEL] and not any(name.strip().lower() == LABEL for name in (*raw.columns, *raw.unread)):
+        others = [name for name in raw.columns if name not in (*special, *dropped)]
+        raise DataError(
+            f"{raw.path} has no column '{LABEL}', which is taken where none is named; name what is predicted with "
+            f"--target, one of {listed_columns(others)}"
+        )
     check_columns(raw.path, raw.columns, [*labels, *filter(None, special), *dropped, *options.kinds], raw.unread)
     if options.client_column in labels:
         both = quoted(str(options.client_column))

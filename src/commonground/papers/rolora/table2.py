@@ -17,7 +17,7 @@ from commonground.keys import numpy_stream
 from commonground.papers.claims import judge
 from commonground.papers.experiment import Experiment
 from commonground.papers.outcome import Cell, Outcome
-from commonground.papers.printed_values import printed
+from commonground.papers.printed_values import printed, printed_lead, printed_side
 from commonground.papers.request import Request
 from commonground.papers.rolora.findings import Conditions
 from commonground.papers.rolora.generation import Writer
@@ -151,14 +151,10 @@ def _judge(
             for name in names:
                 if name == "RoLoRA" or "RoLoRA" not in names:
                     continue
-                theirs = [table.get((m, task, rank)) for m in ("RoLoRA", name)]
-                paper = (
-                    None
-                    if theirs[0] is None or theirs[1] is None
-                    else round(float(theirs[0]["accuracy_percent"]) - float(theirs[1]["accuracy_percent"]), 2)
-                )
-                lead = by_task[task, rank, "RoLoRA"] - by_task[task, rank, name]
-                judge(outcome, f"RoLoRA above {name} on {task}, rank {rank} (points)", SOURCE, paper, lead, "above")
+                rows = [table.get((m, task, rank)) for m in ("RoLoRA", name)]
+                paper = printed_lead(*(None if row is None else float(row["accuracy_percent"]) for row in rows))
+                side, lead = printed_side(paper), by_task[task, rank, "RoLoRA"] - by_task[task, rank, name]
+                judge(outcome, f"RoLoRA {side} {name} on {task}, rank {rank} (points)", SOURCE, paper, lead, side)
 
 
 def answer_accuracy(writer: Writer, tests: Mapping[str, Sequence[Row]], new_tokens: int) -> dict[str, float]:
