@@ -17,7 +17,12 @@ from tests.language import token_data
 
 def without_pooler(folder: Path) -> str:
     """A BERT whose pooler transformers draws anew."""
-    size = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    size: dict[str, Any] = {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 24,
+    }
     config = transformers.BertConfig(vocab_size=44, max_position_embeddings=64, initializer_range=0.3, **size)
     with torch.random.fork_rng():
         transformers.BertForMaskedLM(config).save_pretrained(folder)

@@ -46,6 +46,7 @@ ORDERS = (
 """Ways of writing a date, beside ISO 8601, which is tried first."""
 
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+")
+_TIMES = ":[0-5][0-9]"
 _DATE_LIKE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}")
 _NUMBERS = {
     "point": r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$",
@@ -122,10 +123,15 @@ class Cells:
             plain = pc.replace_substring(plain, ",", ".")
         values[fits] = plain.cast(pa.float64()).to_numpy(zero_copy_only=False)
         values[_matches(self.distinct, _INFINITE)] = np.inf
-        clock = np.isnan(values) & _matches(self.distinct, ":[0-5][0-9]")
-        for place in np.flatnonzero(clock):
+        for place in np.flatnonzero(np.isnan(values) & _matches(self.distinct, _TIMES)):
             values[place] = _seconds(self.distinct[place].as_py())
         return values
+
+    @property
+    def stray_clocks(self) -> npt.NDArray[np.bool_]:
+        """Which words are times in a column that is not one of times: 12:30 among numbers is a slip."""
+        clocks = _matches(self.distinct, _TIMES)
+        return clocks if self.share(clocks) <= 0.5 else np.zeros(len(clocks), dtype=bool)
 
     def share(self, fits: Sequence[bool] | npt.NDArray[np.bool_]) -> float:
         """The share of rows, among those with a word, whose word fits."""
@@ -145,7 +151,9 @@ class Cells:
         """
         commas = _matches(self.distinct, ",")
         if not commas.any():
-            return "point"
+            pointed = [word for word in self.words if "." in word]
+            grouped = any(word.count(".") > 1 for word in pointed) and all(map(_THOUSANDS.fullmatch, pointed))
+            return "comma" if grouped else "point"  # 1.200.000 has one reading
         fits = {way: _matches(self.distinct, pattern) for way, pattern in _NUMBERS.items()}
         either = bool((fits["comma"] & fits["thousands"])[commas].all())
         if either and self.share(np.logical_or.reduce(list(fits.values()))) >= 0.5:
@@ -229,6 +237,29 @@ def thousands_or_not(array: Any) -> str | None:
     """A word of a column whose points may all mark thousands, 8.520; None if there is none, or some cannot."""
     words = [word for word in words_of(array).words if "." in word]
     return words[0] if words and all(_THOUSANDS.fullmatch(word) for word in words) else None
+
+
+def seems_grouped(array: Any) -> str | None:
+    """A word of a column of text whose points mark thousands by every sign, 2.545 beside 932: all numbers without a
+    point are whole and have at most three digits, some of them three. None where it is not so.
+    """
+    begins = [word for word in array[:500].to_pylist() if word is not None and "." in word]
+    if begins and not _THOUSANDS.fullmatch(begins[0].strip()):
+        return None  # as in almost every column of fractions
+    word = thousands_or_not(array)
+    if word is None:
+        return None
+    plain = [other for other in words_of(array).words if "." not in other]
+    whole = all(re.fullmatch(r"[+-]?(0|[1-9]\d{0,2})", other) for other in plain)
+    return word if whole and any(len(other.lstrip("+-")) == 3 for other in plain) else None
+
+
+def begins_with_zero(array: Any) -> str | None:
+    """A word of a column of text that is a whole number behind a zero, as codes are (02139); None if there is none."""
+    import pyarrow.compute as pc
+
+    found = array.filter(pc.fill_null(pc.match_substring_regex(array, r"^\s*0\d+\s*$"), False))
+    return str(found[0]).strip() if len(found) else None
 
 
 def rounded_away(values: Floats) -> tuple[float, float] | None:

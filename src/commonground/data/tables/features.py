@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.counted import counted
-from commonground.data.tables.cells import rounded_away, spelt_twice, words_of
+from commonground.data.tables.cells import rounded_away, seems_grouped, spelt_twice, words_of
 from commonground.data.tables.encode import encode, learn_columns, unseen
 from commonground.data.tables.kinds import Column, Reading, read_column
 from commonground.data.tables.notation import column_of
@@ -20,7 +20,7 @@ from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import RawTable
 from commonground.data.tables.schema import ColumnSchema, TableSchema
 from commonground.errors import DataError
-from commonground.name_lists import listed
+from commonground.name_lists import listed, option
 from commonground.quoting import quoted
 
 __all__ = [
@@ -250,6 +250,12 @@ def known_features(raw: RawTable, schema: TableSchema) -> tuple[Rows, list[str]]
                     f"for ({shown}); read as none"
                 )
         elif column.numbers is not None and known.low is not None and known.high is not None:
+            plain = known.kind == "number" and known.decimal == "point" and not raw.typed
+            if plain and (word := seems_grouped(raw.columns[known.name])) is not None:
+                strange.append(
+                    f"{known.name}: the point in {quoted(word)} seems to mark thousands, and is read as a decimal one; "
+                    f"else say {option('--kinds', f'{known.name}=comma-number')}"
+                )
             outside = int(((column.numbers < known.low) | (column.numbers > known.high)).sum())
             far = _far_outside(known, column)
             if 2 * outside > raw.rows and raw.rows > 1:

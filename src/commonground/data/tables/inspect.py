@@ -205,7 +205,7 @@ def _suspicion(column: Column, distinct: int, rows: int, y: Cells | None, task: 
             return _NUMBERS_ROWS
     if y is not None and task is not None and determines(column, y, task):
         return "determines the target: known only afterwards?"
-    return ""
+    return column.reading.note
 
 
 def _proposed_client(raw: RawTable, target: str | None) -> str | None:

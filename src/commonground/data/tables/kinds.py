@@ -15,10 +15,12 @@ from commonground.data.tables.cells import (
     ORDERS,
     Cells,
     Floats,
+    begins_with_zero,
     date_numbers,
     is_text,
     number_of,
     plain_numbers,
+    seems_grouped,
     words_of,
 )
 from commonground.errors import ConfigError, DataError
@@ -127,7 +129,8 @@ def understand(path: Path, name: str, array: Any, typed: bool, where: Callable[[
         where: from a row to where it stands.
 
     Raises:
-        DataError: its commas may be decimal ones or mark thousands, or a cell does not fit (line and column named).
+        DataError: its commas or points may be decimal ones or mark thousands, or a cell does not fit (line and column
+            named).
     """
     import pyarrow as pa
 
@@ -139,7 +142,18 @@ def understand(path: Path, name: str, array: Any, typed: bool, where: Callable[[
     if not words:
         return read_column(path, name, array, Reading("number"), where)
     if not typed and (numbers := plain_numbers(array)) is not None and not np.isnan(numbers).all():
-        return Column(name, Reading("number"), _single(path, name, array, numbers, where))
+        if (word := seems_grouped(array)) is not None:
+            either = " or ".join(option("--kinds", f"{name}={kind}") for kind in ("comma-number", "number"))
+            raise DataError(
+                f"{path}, column {quoted(name)}: the point in {quoted(word)} seems to mark thousands, and may be a "
+                f"decimal one; say {either}"
+            )
+        zero = begins_with_zero(array)
+        note = "" if zero is None else (
+            f"{quoted(zero)} is read as the number {float(zero):g}; if it is a code, say "
+            f"{option('--kinds', f'{name}=category')}"
+        )  # fmt: skip
+        return Column(name, Reading("number", note=note), _single(path, name, array, numbers, where))
     cells = words_of(array)
     reading = _of_words(path, name, cells, typed)
     return read_column(path, name, array, reading, where, cells)
@@ -246,7 +260,7 @@ def _numbers(
     numbers = plain_numbers(array) if as_typed else None
     if numbers is None:
         cells = words_of(array) if cells is None else cells
-        values = cells.numbers(reading.decimal)
+        values = np.where(cells.stray_clocks, np.nan, cells.numbers(reading.decimal))
         _refuse(path, name, cells, np.isnan(values), where, partial(_no_number, reading.decimal))
         numbers = cells.spread(values)
     return _single(path, name, array, numbers, where)

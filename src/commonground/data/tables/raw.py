@@ -25,6 +25,9 @@ _INDEX = re.compile(r"__index_level_\d+__")  # as pyarrow calls an index that ha
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
+_ENDINGS = re.compile(r"\.(csv|tsv|tab|txt|jsonl|ndjson|parquet|pq|arrow|feather|ipc)(\.gz)?$", re.IGNORECASE)
+
+
 @dataclass(frozen=True, eq=False)
 class RawTable:
     """Columns as they are in the file.
@@ -82,7 +85,10 @@ def with_files(raw: RawTable, client_column: str | None) -> RawTable:
         return raw
     import pyarrow as pa
 
-    names = [name.partition(".")[0] for name, rows in raw.files for _ in range(rows)]
+    called = [_ENDINGS.sub("", name) for name, _ in raw.files]
+    if twice := next((name for name in called if called.count(name) > 1), None):
+        raise DataError(f"{raw.path}: two files are called {quoted(twice)}, and each is to be a client's; rename one")
+    names = [name for name, (_, rows) in zip(called, raw.files, strict=True) for _ in range(rows)]
     return replace(raw, columns={**raw.columns, FILE: pa.array(names)})
 
 

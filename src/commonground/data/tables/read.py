@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+from commonground.counted import counted as counted_things
 from commonground.data.tables.huggingface import is_saved_dataset, read_saved_dataset
 from commonground.data.tables.raw import RawTable, check_names, counted, raw_of_arrow, raw_of_frame, with_files
 from commonground.data.tables.textfile import TextFile, check_unsaid, read_text_file
@@ -78,6 +79,10 @@ def read_raw(
     files = _in_folder(path)
     if files:
         joined = _joined(path, [read_raw(file, separator, encoding, quotes=quotes) for file in files])
+        below = [f"{folder.name}/{file.name}" for folder in sorted(path.iterdir()) for file in _in_folder(folder)]
+        if below:
+            some = f"'{below[0]}'" + (f" and {counted_things(len(below) - 1, 'file')} more" if below[1:] else "")
+            joined = replace(joined, notes=(*joined.notes, f"left out: {some}, in folders below"))
         return with_files(joined, client_column)
     if path.is_dir():
         raise DataError(f"the folder {path} holds no table; it may hold files {FORMS.rpartition(', or')[0]}")
@@ -329,7 +334,7 @@ def _joined(path: Path, tables: Sequence[RawTable]) -> RawTable:
     notes = tuple(dict.fromkeys(note for table in tables for note in table.notes))
     where = partial(_in_file, [(table.path.name, table.rows, table.where) for table in tables])
     files = tuple((table.path.name, table.rows) for table in tables)
-    numbers, notes = partial(counted, len(whole)), (f"{len(tables)} files", *notes)
+    numbers, notes = partial(counted, len(whole)), (counted_things(len(tables), "file"), *notes)
     zoned = {name for table in tables for name in table.moments}
     everywhere = sorted(name for name in zoned if all(name in table.moments for table in tables))
     moments = {n: pa.chunked_array([c for table in tables for c in table.moments[n].chunks]) for n in everywhere}

@@ -1,0 +1,98 @@
+"""Cells that say one thing to people and another to a reader: grouped thousands, codes, times among numbers, files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import commonground as cg
+from commonground.data.tables.inspect import inspect_table
+from commonground.errors import CommonGroundWarning, DataError
+
+GROUPED = ["2.545", "932", "506", "1.035", "100", "1.200.000"]
+
+
+def write(path: Path, column: Sequence[str], name: str = "sales") -> Path:
+    rows = [f"{'ab'[i % 2]};{column[i % len(column)]};{i % 3 % 2}" for i in range(24)]
+    path.write_text("\n".join([f"who;{name};won", *rows]) + "\n")
+    return path
+
+
+def test_points_that_mark_thousands_are_asked_about(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", GROUPED[:5])
+    says = (
+        r"column 'sales': the point in '[\d.]+' seems to mark thousands, and may be a decimal one; say .*comma-number"
+    )
+    with pytest.raises(DataError, match=says):
+        cg.load_data(path, client_column="who", target="won")
+    for kind, low, high in (("comma-number", 100, 2545), ("number", 1.035, 932)):
+        read = cg.load_data(path, client_column="who", target="won", kinds={"sales": kind})
+        assert read.schema is not None
+        assert [(c.low, c.high) for c in read.schema.features if c.name == "sales"] == [(low, high)]
+    whole = cg.load_data(write(path, GROUPED), client_column="who", target="won")  # 1.200.000 leaves nothing open
+    assert whole.schema is not None
+    assert [(c.low, c.high) for c in whole.schema.features if c.name == "sales"] == [(100, 1_200_000)]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        ["2.545", "932.5", "506"],  # one point that marks no thousands
+        ["0.125", "1.250", "100"],  # no group begins with 0
+        ["1.125", "3", "4"],  # no number of three digits
+        ["1.125", "1000", "100"],  # a thousand without its point
+        ["1.5", "100", "250"],
+    ],
+)
+def test_fractions_are_not_asked_about(column: list[str], tmp_path: Path) -> None:
+    data = cg.load_data(write(tmp_path / "t.csv", column), client_column="who", target="won")
+    assert data.schema is not None
+    (sales,) = (found for found in data.schema.features if found.name == "sales")
+    assert (sales.kind, sales.high) == ("number", max(map(float, column)))
+
+
+def test_a_file_of_grouped_numbers_is_told_to_a_run_that_knows_them_plain(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", ["2545", "932", "506", "1035", "100"])
+    data = cg.load_data(path, client_column="who", target="won")
+    run = cg.train("fedavg", data, model="linear", rounds=1, out=tmp_path / "run")
+    with pytest.warns(CommonGroundWarning) as told:
+        cg.predict_rows(run, write(tmp_path / "new.csv", GROUPED[:5]))
+    assert any("seems to mark thousands" in str(one.message) and "comma-number" in str(one.message) for one in told)
+
+
+def test_a_code_that_begins_with_zero_is_told(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", ["02139", "10001", "94105"], "zip")
+    data = cg.load_data(path, client_column="who", target="won")
+    assert any(
+        note.startswith("zip: '02139' is read as the number 2139; if it is a code, say") for note in data.about["notes"]
+    )
+    shown = {column.name: column.suspicious for column in inspect_table(path).columns}
+    assert "if it is a code" in shown["zip"]
+    told = cg.load_data(path, client_column="who", target="won", kinds={"zip": "category"})
+    assert not any("02139" in note for note in told.about["notes"])
+
+
+def test_a_time_among_numbers_is_refused_by_its_line(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"line 4, column 'sales': '1:30' is not"):
+        cg.load_data(write(tmp_path / "t.csv", ["2.5", "1", "1:30", "4", "5"]), client_column="who", target="won")
+    data = cg.load_data(write(tmp_path / "u.csv", ["1:30", "2:15", "90"]), client_column="who", target="won")
+    assert data.schema is not None
+    assert [column.high for column in data.schema.features if column.name == "sales"] == [8100]
+
+
+def test_each_file_is_a_client_by_its_whole_name_and_folders_below_are_told(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": np.arange(20.0), "won": np.arange(20) % 2})
+    for name in ("dr.smith", "dr.jones", "2024.01", "below/more"):
+        path = tmp_path / "all" / f"{name}.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        frame.to_csv(path, index=False)
+    data = cg.load_data(tmp_path / "all", client_column="file", target="won")
+    assert data.client_names == ("2024.01", "dr.jones", "dr.smith")
+    assert "left out: 'below/more.csv', in folders below" in data.about["notes"]
+    frame.to_csv(tmp_path / "all" / "dr.smith.csv.gz", index=False)
+    with pytest.raises(DataError, match=r"two files are called 'dr\.smith'"):
+        cg.load_data(tmp_path / "all", client_column="file", target="won")
