@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import torch
 import transformers
 
 import commonground as cg
+from commonground.errors import ModelError
 from tests.helpers import digits
-from tests.language import token_data
+from tests.language import tiny_model, token_data
 
 
 def without_pooler(folder: Path) -> str:
@@ -62,3 +64,27 @@ def test_the_global_model_is_the_runs_whatever_seed_draws_the_shots(tmp_path: Pa
     for seed in (0, 3, 1000):
         found = cg.adapt(run, new, [5], repeats=1, epochs=1, lr=1e-9, seed=seed, local_only=False)
         assert {one.method: one.mean for one in found}["global + FT"] == pytest.approx(right, abs=1e-9)
+
+
+def test_an_adapter_that_a_run_started_from_is_known_again(tmp_path: Path) -> None:
+    """What is constant in it is read with the run, which tells when it is another one."""
+    model = without_pooler(tmp_path / "bert")
+    for seed in (1, 2):
+        other = cg.train("lora", token_data(sizes=(20,)), model=model, model_options={"rank": 2}, rounds=1, seed=seed)
+        cg.export_model(other, tmp_path / f"adapter-{seed}", client=0, format="peft")
+    start = tmp_path / "start"
+    shutil.copytree(tmp_path / "adapter-1", start)
+    cg.train(
+        "lora", token_data(sizes=(20,)), model=model, model_options={"rank": 2, "adapter": str(start)}, rounds=1,
+        out=tmp_path / "run",
+    )  # fmt: skip
+    cg.load_run(tmp_path / "run")
+    shutil.copytree(tmp_path / "adapter-2", start, dirs_exist_ok=True)
+    with pytest.warns(UserWarning, match=r"adapter_model.safetensors' is another one than when the run"):
+        cg.load_run(tmp_path / "run")
+
+
+def test_a_head_that_picks_a_token_itself_shows_no_representation(tmp_path: Path) -> None:
+    run = cg.train("lora", token_data(sizes=(8,)), model=tiny_model("roberta", tmp_path), rounds=1)
+    with pytest.raises(ModelError, match="is given the states of all tokens"):
+        run.represent(token_data(sizes=(8,)).x_test, client=0)

@@ -65,11 +65,21 @@ def test_the_page_names_the_reference_that_was_asked_for(tmp_path: Path) -> None
 
 
 def test_equally_good_methods_are_all_bold(tmp_path: Path) -> None:
-    compare(["fedavg", "fedavg+ft"], "digits", out=tmp_path, **SMALL)
+    compare(["fedavg", "fedavg+ft", "fedprox:mu=50"], "digits", out=tmp_path, **SMALL)
     comparison = read_comparison(tmp_path)
     typeset = comparison_to_typeset(comparison)
     place = next(i for i, head in enumerate(typeset.heads) if head.startswith("Global"))
-    assert {(0, place), (1, place)} <= typeset.bold
+    values = [method.value("global_accuracy") for method in comparison.methods]
+    assert values[0] == values[1] != values[2]
+    best = max(value for value in values if value is not None)
+    assert {row for row, column in typeset.bold if column == place} == {i for i, v in enumerate(values) if v == best}
+
+
+def test_what_all_have_alike_is_nobody_s_best(tmp_path: Path) -> None:
+    compare(["fedavg", "fedavg+ft"], "digits", out=tmp_path, **SMALL)
+    typeset = comparison_to_typeset(read_comparison(tmp_path))
+    place = next(i for i, head in enumerate(typeset.heads) if head.startswith("Global"))
+    assert not {row for row, column in typeset.bold if column == place}
 
 
 def test_the_same_clients_are_counted_once_however_they_are_named(here: Path) -> None:

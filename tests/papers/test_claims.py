@@ -11,6 +11,7 @@ import torch
 from commonground.papers.claims import SHARE, claim, fraction, judge, most, tally
 from commonground.papers.local_steps.features import in_every_client, not_in_every_client
 from commonground.papers.outcome import Outcome
+from commonground.papers.printed_values import printed_side
 from commonground.statistics import student_interval
 
 
@@ -137,3 +138,8 @@ def test_the_interval_of_a_share_ends_where_shares_do() -> None:
     share = claim("t", "s", None, values, "above", 0.5, possible=SHARE)
     assert plain.high > 1
     assert (share.low, share.high, share.holds) == (plain.low, 1.0, plain.holds)
+
+
+def test_on_which_side_a_paper_prints_a_value() -> None:
+    assert [printed_side(lead) for lead in (2.0, -2.0, 0.0, None)] == ["above", "below", "above", "above"]
+    assert [printed_side(lead, "below") for lead in (2.0, 0.0, None)] == ["above", "below", "below"]

@@ -113,7 +113,7 @@ def test_a_resumed_run_goes_on_in_the_same_tracker_run(tmp_path: Path) -> None:
     assert first.heard[-2:] == [("summary", 2), ("end", True)]
     assert json.loads((tmp_path / "tracking.json").read_text()) == {"own": "own-1"}
     go(second, tmp_path, resume=True)
-    assert second.heard[0] == ("begin", 2, "own-1")
+    assert second.heard == [("begin", 2, "own-1"), ("round", 3), ("summary", 3), ("end", True)]
     again = Own()
     go(again, tmp_path, resume=True)  # it is finished: there is nothing to tell
     assert again.heard == []

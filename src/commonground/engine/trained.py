@@ -505,6 +505,11 @@ class Trained:
             )
         with inputs_of(head) as given:
             self._outputs_of(portable, x, client)
+        if self.reads_text and any(one.ndim > 2 for one in given):
+            raise ModelError(
+                f"{self.where} has no representation to show: the head of {self.config.model} is given the states of "
+                "all tokens, and picks one of them itself"
+            )
         return torch.cat(given).to("cpu", self._dtype).numpy()
 
     @cached_property

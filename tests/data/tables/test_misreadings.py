@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -96,3 +97,23 @@ def test_each_file_is_a_client_by_its_whole_name_and_folders_below_are_told(tmp_
     frame.to_csv(tmp_path / "all" / "dr.smith.csv.gz", index=False)
     with pytest.raises(DataError, match=r"two files are called 'dr\.smith'"):
         cg.load_data(tmp_path / "all", client_column="file", target="won")
+
+
+def test_words_of_json_lines_are_as_they_are_written(tmp_path: Path) -> None:
+    """Words that look like moments name clients and classes, and are dates where they are features."""
+    rows = [
+        {"who": f"2024-01-0{1 + i % 2}", "day": f"2024-02-{10 + i}", "x": i, "won": f"2024-03-01T0{i % 3 % 2}:00:00"}
+        for i in range(18)
+    ]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pd.DataFrame(rows).to_csv(tmp_path / "t.csv", index=False)
+    lines, cells = (
+        cg.load_data(tmp_path / f"t.{kind}", client_column="who", target="won") for kind in ("jsonl", "csv")
+    )
+    assert lines.client_names == cells.client_names == ("2024-01-01", "2024-01-02")
+    assert lines.class_names == cells.class_names == ("2024-03-01T00:00:00", "2024-03-01T01:00:00")
+    assert lines.schema is not None
+    assert cells.schema is not None
+    kinds = {column.name: column.kind for column in lines.schema.features}
+    assert kinds == {"day": "date", "x": "number"} == {column.name: column.kind for column in cells.schema.features}
+    np.testing.assert_array_equal(lines.x_train, cells.x_train)

@@ -51,6 +51,15 @@ def test_experiments_run_small(name, K0, tmp_path):
     assert settings["d"] == 60
 
 
+def test_at_the_edge_of_the_setting_the_theorem_has_to_stand_and_beyond_it_to_fail(tmp_path):
+    controls = {"control_gaps": "[]", "control_alphas": "[]", "control_starts": "[]", "control_betas": "[1.0, 1.5]"}
+    assert main(command("theorem1", tmp_path / "r", {**TINY, **controls, "check_rounds": 0})) == 0
+    texts = [claim["claim"] for claim in json.loads((tmp_path / "r" / "results.json").read_text())]
+    edge, beyond = ([text for text in texts if f"K0β³/(α³/2) = {share}:" in text] for share in ("1", "1.5"))
+    assert [text.startswith("edge of the setting") and "not so" not in text for text in edge] == [True] * 2
+    assert [text.startswith("control") and "not so" in text for text in beyond] == [True] * 2
+
+
 def test_one_width_shows_no_fall_with_it(tmp_path):
     assert main(command("fig3", tmp_path / "r", {**TINY, "growth": 1})) == 0
     found = json.loads((tmp_path / "r" / "reproduction.json").read_text())

@@ -266,6 +266,12 @@ def _read_lines(path: Path, encoding: str | None) -> RawTable:
         raise DataError(f"{path} has 0 rows below its header; at least one object is expected")
     try:
         table = arrow_json.read_json(pa.BufferReader(file.content))
+        times = [field.name for field in table.schema if pa.types.is_timestamp(field.type)]
+        if times:  # which are texts in the file, and may be names, classes or texts to the model
+            texts = pa.schema([(name, pa.string()) for name in times])
+            as_written = arrow_json.ParseOptions(explicit_schema=texts, unexpected_field_behavior="infer")
+            again = arrow_json.read_json(pa.BufferReader(file.content), parse_options=as_written)
+            table = again.select(table.column_names)
     except pa.ArrowException as error:
         raise DataError(f"{path} could not be read as a table: {_bad_object(file, str(error))}") from None
     raw = raw_of_arrow(path, table)
