@@ -83,7 +83,7 @@ def test_another_label_column_and_constant_features(tmp_path: Path) -> None:
         ("a,label\n", "has 0 rows below its header"),
         (
             "a,b\n1,2\n",
-            r"has no column 'label', which .*; name what is predicted with --target \(target=\), one of a, b",
+            r"has no column 'label', which .*; name what is predicted with --target, one of a, b",
         ),
         ("label\n1\n", "has no feature columns"),
         ("a,a,label\n1,2,0\n", "every column needs its own name; 'a' does not"),

@@ -251,7 +251,7 @@ def test_a_round_of_lora_sends_the_scheduled_factor_alone(tmp_path: Path) -> Non
         **SETTINGS, "model": f"hf:{minilm()}", "rounds": 2, "model_options": {"rank": 2}, "batch_size": 4,
     }  # fmt: skip
     here = cg.train("rolora", data, engine="serial", **settings)
-    town = Town(data, tmp_path / "sites")
+    town = Town(data, tmp_path / "sites", tokenizer=f"hf:{minilm()}")
     there = over(town, tmp_path / "run", algorithm="rolora", **settings)
     assert there.summary["weights_sha256"] == here.summary["weights_sha256"]
     rounds: dict[int, set[str]] = {}
@@ -341,7 +341,7 @@ def test_texts_of_clients_are_as_long_as_the_longest_of_all(tmp_path: Path) -> N
     joined = tmp_path / "joined.tsv"
     joined.write_text("\n".join(lines))
     data = cg.load_data(joined, **read)
-    town = Town(data, tmp_path / "sites")
+    town = Town(data, tmp_path / "sites", tokenizer=f"hf:{minilm()}")
     for client, name in enumerate(data.client_names or ()):
         own = tmp_path / f"{name}.tsv"
         own.write_text("\n".join(line for line in lines if line.startswith((f"{name}\t", "site\t"))))

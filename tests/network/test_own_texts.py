@@ -71,7 +71,7 @@ def part(joined: Path, site: str) -> Path:
 
 
 def over(owns: Mapping[str, FederatedDataset], folder: Path, algorithm: str = "lora", **settings: Any) -> Run:
-    town = Town(next(iter(owns.values())), folder / "sites")
+    town = Town(next(iter(owns.values())), folder / "sites", tokenizer=settings["model"])
     town.names, town.data = list(owns), list(owns.values())
     town.folders = [folder / "sites" / name for name in owns]
     town.desks = {100 + c: town._desk(c) for c in range(len(owns))}

@@ -21,6 +21,7 @@ from commonground.engine.observer import Silent
 from commonground.errors import ConfigError, RunError, UpdateError
 from commonground.network import Answering, Members, gather, server_app, train_over
 from commonground.network.answering import failed
+from commonground.network.demands import is_folder
 from commonground.network.federation import RefusedError
 from commonground.network.post import Letter, NoAnswerError
 from commonground.network.running import run_settings
@@ -281,12 +282,26 @@ def test_who_is_started_anew_while_others_are_waited_for_is_known_as_what_it_is_
 
     members = gather(town, 3, 20, note)
     assert [(told.name, told.train) for told in members.descriptions] == [("b", 9), ("c", 30), ("changed", 20)]
-    assert "client changed, which called itself 'a' before, is there: 20 training rows" in notes
+    told = "client changed, which was 'a' with 12 training rows, has been started anew: 20 training rows"
+    assert notes.count(told) == 1
     assert sum("client b" in text for text in notes) == 1
     config = RunConfig.make({**SETTINGS, "algorithm": "fedavg", "data": "arrays"})
     run = train_over(town, config, members, FAST, tmp_path / "run")
     assert "refused" not in run.summary
     assert [row["rounds"] for row in run.clients] == [3, 3, 3]
+
+
+def test_a_model_folder_of_a_client_s_host_is_its_owner_s_to_name(tmp_path: Path) -> None:
+    """A head of such a folder would be in the answers of methods whose clients send theirs."""
+    data = part_of(data_of(), [0])
+    config = {**SETTINGS, "algorithm": "flute", "data": "arrays", "clients": 4, "lr": 0.1, "optimizer": "sgd"}
+    client = Answering(data, "site 0", tmp_path)
+    for model in (f"hf:{tmp_path}", "hf:/etc", "hf:./here", "hf:~/there", "hf:no/such/folder"):
+        begin = {"run": "0" * 32, "config": {**config, "model": model}, "number": 0, "class_names": data.class_names}
+        with pytest.raises(ConfigError, match="names a folder of this host as its model"):
+            client.begin(json.dumps(begin).encode())
+    assert not is_folder("hf:bert-base-uncased")
+    assert not is_folder("hf:sentence-transformers/all-MiniLM-L6-v2")
 
 
 @pytest.mark.parametrize("named", [{"init_from": "w.safetensors"}, {"model_options": {"adapter": "adapter"}}])

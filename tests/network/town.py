@@ -42,7 +42,8 @@ class InTurn(Answering):
 class Town:
     """A post in one process: a desk for each client; ``spoil`` may change or lose what a node answers."""
 
-    def __init__(self, data: FederatedDataset | Sequence[OwnTable], folder: Path) -> None:
+    def __init__(self, data: FederatedDataset | Sequence[OwnTable], folder: Path, tokenizer: str | None = None) -> None:
+        self.tokenizer = tokenizer
         if isinstance(data, FederatedDataset):
             self.data: list[Any] = [part_of(data, [c]) for c in range(data.clients)]
             self.names = [data.client_name(c) for c in range(data.clients)]
@@ -55,7 +56,7 @@ class Town:
         self._tags = count()
 
     def _desk(self, client: int) -> Desk[int]:
-        return Desk(InTurn(self.data[client], self.names[client], self.folders[client]))
+        return Desk(InTurn(self.data[client], self.names[client], self.folders[client], tokenizer=self.tokenizer))
 
     def restart(self, node: int) -> None:
         self.desks[node] = self._desk(node - 100)

@@ -370,7 +370,7 @@ class Answering:
                 "a network begins with new ones"
             )
         model = str(config.model)
-        if is_pretrained(model) and model != self.tokenizer and is_folder(model):
+        if self.tokenizer is None and is_pretrained(model) and is_folder(model):
             raise ConfigError(
                 f"the server names a folder of this host as its model ({escaped(model)}), whose head would be in "
                 "answers; this client loads one that its owner names with --tokenizer"

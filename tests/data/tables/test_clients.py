@@ -391,13 +391,13 @@ def folder_of_files(folder: Path) -> Path:
 def test_each_file_of_a_folder_is_a_client_s_where_that_is_said(tmp_path: Path) -> None:
     where = folder_of_files(tmp_path / "hospitals")
     data = load_data(str(where), client_column="file", target="y")
-    assert data.client_names == ("north", "south", "west")
+    assert data.client_names == ("north", "south", "west.v2")
     assert data.schema is not None
     assert data.schema.inputs == ["n"]  # and no feature
     assert (data.train_sizes + data.test_sizes).tolist() == [40, 40, 40]
     run = cg.train("fedrep", data, rounds=1, out=tmp_path / "run")
     said = cg.predict_rows(run, str(where), note=lambda text: None)
-    assert said["file"].tolist() == ["north"] * 40 + ["south"] * 40 + ["west"] * 40
+    assert said["file"].tolist() == ["north"] * 40 + ["south"] * 40 + ["west.v2"] * 40
     rows = pd.read_csv(where / "south.csv")
     np.testing.assert_allclose(said["p"][40:80], cg.predict_rows(run, rows, client="south")["p"], atol=1e-7)
     assert main(["predict", str(tmp_path / "run"), str(where), "--out", str(tmp_path / "said.csv")]) == 0

@@ -25,9 +25,7 @@ def write(path: Path, column: Sequence[str], name: str = "sales") -> Path:
 
 def test_points_that_mark_thousands_are_asked_about(tmp_path: Path) -> None:
     path = write(tmp_path / "t.csv", GROUPED[:5])
-    says = (
-        r"column 'sales': the point in '[\d.]+' seems to mark thousands, and may be a decimal one; say .*comma-number"
-    )
+    says = r"column 'sales': the point in '[\d.]+' may be a decimal one or mark thousands, as beside it .*comma-number"
     with pytest.raises(DataError, match=says):
         cg.load_data(path, client_column="who", target="won")
     for kind, low, high in (("comma-number", 100, 2545), ("number", 1.035, 932)):

@@ -113,7 +113,7 @@ def test_another_table_s_times_are_read_as_the_run_s(tmp_path: Path) -> None:
 
 def test_a_target_that_another_client_writes_otherwise_may_not_be_in_doubt(tmp_path: Path) -> None:
     """8.520 is eight and a half, until another client writes 8.520,0."""
-    x, y = [f"{v:.0f}" for v in values()], np.round(values(1))
+    x, y = [f"{v:.0f}" for v in values()], np.round(values(1)) + 1000
     one = write(tmp_path / "a.csv", x=x, y=[german(v) for v in y])
     other = write(tmp_path / "b.csv", x=x, y=[german(v)[:-2] for v in y])
     first, second = (OwnTable(path, path.stem, "y", task="regression").columns for path in (one, other))

@@ -14,12 +14,13 @@ import numpy.typing as npt
 
 from commonground.counted import counted
 from commonground.data.sources.text_table import TEXT_COLUMNS
-from commonground.data.tables.cells import Cells, plain_numbers, words_of
+from commonground.data.tables.cells import Cells, is_text, plain_numbers, words_of
 from commonground.data.tables.divide import names_of_nothing
 from commonground.data.tables.features import check_columns
 from commonground.data.tables.huggingface import SPLIT
 from commonground.data.tables.kinds import Column, understand
 from commonground.data.tables.leaks import determines
+from commonground.data.tables.notation import check_point
 from commonground.data.tables.raw import FILE, with_files
 from commonground.data.tables.read import RawTable, read_raw
 from commonground.data.tables.targets import is_quantity
@@ -166,7 +167,11 @@ def inspect_table(
 def _understood(raw: RawTable, name: str) -> Column | str:
     """The column, or why it cannot be read."""
     try:
-        return understand(raw.path, name, raw.columns[name], raw.typed, raw.where)
+        column = understand(raw.path, name, raw.columns[name], raw.typed, raw.where)
+        plain = column.reading.kind == "number" and column.reading.decimal == "point" and not raw.typed
+        if plain and is_text(raw.columns[name].type):
+            check_point(raw.path, name, raw.columns[name])
+        return column
     except DataError as error:
         return str(error).removeprefix(f"{raw.path}, ")
 

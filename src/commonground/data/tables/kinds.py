@@ -20,7 +20,6 @@ from commonground.data.tables.cells import (
     is_text,
     number_of,
     plain_numbers,
-    seems_grouped,
     words_of,
 )
 from commonground.errors import ConfigError, DataError
@@ -129,8 +128,7 @@ def understand(path: Path, name: str, array: Any, typed: bool, where: Callable[[
         where: from a row to where it stands.
 
     Raises:
-        DataError: its commas or points may be decimal ones or mark thousands, or a cell does not fit (line and column
-            named).
+        DataError: its commas may be decimal ones or mark thousands, or a cell does not fit (line and column named).
     """
     import pyarrow as pa
 
@@ -142,12 +140,6 @@ def understand(path: Path, name: str, array: Any, typed: bool, where: Callable[[
     if not words:
         return read_column(path, name, array, Reading("number"), where)
     if not typed and (numbers := plain_numbers(array)) is not None and not np.isnan(numbers).all():
-        if (word := seems_grouped(array)) is not None:
-            either = " or ".join(option("--kinds", f"{name}={kind}") for kind in ("comma-number", "number"))
-            raise DataError(
-                f"{path}, column {quoted(name)}: the point in {quoted(word)} seems to mark thousands, and may be a "
-                f"decimal one; say {either}"
-            )
         zero = begins_with_zero(array)
         note = "" if zero is None else (
             f"{quoted(zero)} is read as the number {float(zero):g}; if it is a code, say "

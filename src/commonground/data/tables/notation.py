@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
-from commonground.data.tables.cells import is_text, thousands_or_not, words_of
+from commonground.data.tables.cells import is_text, seems_grouped, thousands_or_not, words_of
 from commonground.data.tables.kinds import WRITTEN, Column, Reading, kind_of, read_column, understand
 from commonground.data.tables.read import RawTable
 from commonground.data.tables.schema import TableSchema
@@ -15,7 +16,7 @@ from commonground.errors import DataError
 from commonground.name_lists import option
 from commonground.quoting import quoted
 
-__all__ = ["check_points", "column_of", "leaves_open", "telling_ways"]
+__all__ = ["check_point", "check_points", "column_of", "leaves_open", "telling_ways"]
 
 # Points stand between day and month alone.
 _DAY_OR_MONTH = re.compile(r"\s*(0?[1-9]|1[0-2])([/-])(0?[1-9]|1[0-2])\2")
@@ -50,7 +51,8 @@ def leaves_open(array: Any, reading: Reading) -> bool:
 
 
 def check_points(raw: RawTable, said: Mapping[str, Reading], *readings: Mapping[str, Reading]) -> None:
-    """Refuse numbers whose points may mark thousands, in a file of which another column has decimal commas.
+    """Refuse numbers whose points may mark thousands: in a file of which another column has decimal commas, and where
+    all numbers of the column look so (:func:`~commonground.data.tables.cells.seems_grouped`).
 
     Args:
         raw: the table.
@@ -61,16 +63,35 @@ def check_points(raw: RawTable, said: Mapping[str, Reading], *readings: Mapping[
         DataError: names the first, and what to say.
     """
     numbers = {name: r.decimal for part in readings for name, r in part.items() if r.kind == "number"}
-    if raw.typed or "comma" not in numbers.values():
+    if raw.typed:
         return
+    commas = "comma" in numbers.values()
     for name, decimal in numbers.items():
-        word = thousands_or_not(raw.columns[name]) if decimal == "point" and name not in said else None
-        if word is not None:
-            either = " or ".join(option("--kinds", f"{name}={kind}") for kind in ("number", "comma-number"))
-            raise DataError(
-                f"{raw.path}, column {quoted(name)}: the point in {quoted(word)} may be a decimal one or mark "
-                f"thousands, in a file with decimal commas; say {either}"
-            )
+        if decimal == "point" and name not in said and is_text(raw.columns[name].type):
+            check_point(raw.path, name, raw.columns[name], commas=commas)
+
+
+def check_point(path: Path, name: str, array: Any, *, commas: bool = False) -> None:
+    """As :func:`check_points`, of one column of text.
+
+    Args:
+        path: of the file, for messages.
+        name: the column's.
+        array: its pyarrow array.
+        commas: whether another column has decimal commas.
+
+    Raises:
+        DataError: names it, and what to say.
+    """
+    word = thousands_or_not(array) if commas else seems_grouped(array)
+    if word is None:
+        return
+    either = " or ".join(option("--kinds", f"{name}={kind}") for kind in ("number", "comma-number"))
+    why = "in a file with decimal commas" if commas else "as beside it no number without a point has more than 3 digits"
+    raise DataError(
+        f"{path}, column {quoted(name)}: the point in {quoted(word)} may be a decimal one or mark thousands, {why}; "
+        f"say {either}"
+    )
 
 
 @contextmanager
