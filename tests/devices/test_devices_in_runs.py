@@ -97,7 +97,8 @@ def test_the_forward_pass_sees_bf16() -> None:
 
 @pytest.fixture
 def on_meta(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("commonground.engine.setup.resolve_device", lambda text: torch.device("meta"))
+    for module in ("build", "setup"):
+        monkeypatch.setattr(f"commonground.engine.{module}.resolve_device", lambda text: torch.device("meta"))
 
 
 @pytest.mark.usefixtures("on_meta")
@@ -224,7 +225,8 @@ def test_a_client_that_does_not_fit_alone_is_named(monkeypatch: pytest.MonkeyPat
 
 def test_data_that_do_not_fit_are_moved_by_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of a data set that is not resident are the same as those of one that is."""
-    monkeypatch.setattr("commonground.engine.setup.resolve_device", lambda text: torch.device("meta"))
+    for module in ("build", "setup"):
+        monkeypatch.setattr(f"commonground.engine.{module}.resolve_device", lambda text: torch.device("meta"))
     setup = prepare_setup(setup_of("fedavg", images(), seeded(ConvNet, (2, 16, 16), 3)).config, images(),
                           seeded(ConvNet, (2, 16, 16), 3))  # fmt: skip
     assert setup.inputs._kept(True) is not None

@@ -36,7 +36,8 @@ META = torch.device("meta")
 
 @pytest.fixture
 def on_meta(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("commonground.engine.setup.resolve_device", lambda text: META)
+    for module in ("build", "setup"):
+        monkeypatch.setattr(f"commonground.engine.{module}.resolve_device", lambda text: META)
 
 
 def setup_of(method: str, data: FederatedDataset, model: nn.Module, **settings: Any) -> Setup:

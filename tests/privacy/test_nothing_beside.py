@@ -13,7 +13,7 @@ import torch
 
 import commonground as cg
 from commonground.cli import main
-from commonground.data.described import describe_client, described_dataset
+from commonground.data.described import describe_client, described_dataset, read_description
 from commonground.data.own_table import OwnTable
 from commonground.errors import ConfigError, DataError
 from commonground.network.answering import Answering
@@ -167,7 +167,6 @@ def test_targets_are_scaled_by_those_who_tell_theirs() -> None:
     pair = cg.FederatedDataset.from_arrays([(np.ones((4, 2)), two, np.ones((2, 2)), two[:2])], task=Regression())
     with pytest.raises(DataError, match="'client 0' and 'pair' do not agree on the number of targets: 1 and 2"):
         described_dataset([told[0], describe_client(pair, "pair")])
-    with pytest.raises(DataError, match="'pair' has 2 targets, and tells the mean of 1"):
-        described_dataset(
-            [describe_client(pair, "pair").model_copy(update={"task_settings": {"mean": [1.0], "std": [1.0]}})]
-        )
+    said = describe_client(pair, "pair").model_copy(update={"task_settings": {"mean": [1.0], "std": [1.0]}})
+    with pytest.raises(DataError, match="this describes 2 targets, and the mean of 1"):
+        read_description(said.model_dump_json())

@@ -45,8 +45,8 @@ def test_all_that_share_the_first_place_are_named(comparison_folder: Path) -> No
     assert not any("<b" in cell or "best" in cell for cell in cells)  # what all have alike is nobody's best
 
 
-def test_a_run_tells_where_its_settings_are(run_folder: Path) -> None:
+def test_a_run_tells_how_it_is_run_again(run_folder: Path) -> None:
     text = Page(write_report(run_folder)).text
-    said = re.search(r"commonground train --config (\S+) --out NEW_FOLDER", text)
+    said = re.search(r"\(FOLDER is its own\): commonground train --config FOLDER/(\S+) --out NEW_FOLDER", text)
     assert said is not None
-    assert Path(said[1]).is_file()
+    assert (run_folder / said[1]).is_file()

@@ -20,7 +20,7 @@ from typing import Any
 from commonground.algorithms import Tensors
 from commonground.engine.state.digests import digest
 from commonground.engine.state.files import sync_folder
-from commonground.engine.state.folder import RELEASES
+from commonground.engine.state.folder import ASKED_ROUNDS, RELEASES
 from commonground.errors import RunError
 
 __all__ = ["last_asked", "note_asked", "note_release", "releases"]
@@ -32,7 +32,7 @@ def note_release(folder: Path, round: int, shared: Tensors) -> None:
     Raises:
         RunError: it cannot be written.
     """
-    _note(folder, {"round": round, "sha256": digest(shared)})
+    _note(folder / RELEASES, {"round": round, "sha256": digest(shared)})
 
 
 def note_asked(folder: Path, round: int) -> None:
@@ -41,11 +41,11 @@ def note_asked(folder: Path, round: int) -> None:
     Raises:
         RunError: it cannot be written.
     """
-    _note(folder, {"round": round, "asked": True})
+    _note(folder / ASKED_ROUNDS, {"round": round})
 
 
-def _note(folder: Path, what: dict[str, Any]) -> None:
-    path, line = folder / RELEASES, json.dumps(what) + "\n"
+def _note(path: Path, what: dict[str, Any]) -> None:
+    line = json.dumps(what) + "\n"
     try:
         first = not path.is_file()
         torn = not first and not path.read_bytes().endswith(b"\n")  # what was being written then never left
@@ -54,7 +54,7 @@ def _note(folder: Path, what: dict[str, Any]) -> None:
             file.flush()
             os.fsync(file.fileno())
         if first:
-            sync_folder(folder)
+            sync_folder(path.parent)
     except OSError as error:
         raise RunError(f"what left the server cannot be written down in '{path}': {error}") from None
 
@@ -65,7 +65,7 @@ def releases(folder: Path) -> dict[int, int]:
     Raises:
         RunError: the file is damaged.
     """
-    released = {(round, of["sha256"]) for round, of in _lines(folder) if "sha256" in of}
+    released = {(round, str(of.get("sha256"))) for round, of in _lines(folder / RELEASES)}
     return dict(Counter(round for round, _ in released))
 
 
@@ -75,12 +75,11 @@ def last_asked(folder: Path) -> int:
     Raises:
         RunError: the file is damaged.
     """
-    return max((round for round, of in _lines(folder) if "asked" in of), default=0)
+    return max((round for round, _ in _lines(folder / ASKED_ROUNDS)), default=0)
 
 
-def _lines(folder: Path) -> list[tuple[int, dict[str, Any]]]:
+def _lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
     """What is written down, by round; a last line that was being written when the server was lost is left out."""
-    path = folder / RELEASES
     if not path.is_file():
         return []
     try:

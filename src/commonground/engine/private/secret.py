@@ -7,6 +7,7 @@ from pathlib import Path
 
 from commonground.access import reason
 from commonground.engine.state.files import sync_folder
+from commonground.engine.state.folder import ASKED_ROUNDS
 from commonground.errors import RunError
 from commonground.privacy import SecretNoise
 from commonground.privacy.noise import SECRET_BYTES
@@ -52,6 +53,7 @@ def forget_lost_run(folder: Path) -> None:
     for client in folder.glob("clients/client-*"):
         for path in (client / ASKED, *client.glob("answer-*.safetensors")):
             path.unlink(missing_ok=True)
+    (folder / ASKED_ROUNDS).unlink(missing_ok=True)
     remove_secret(folder)
 
 

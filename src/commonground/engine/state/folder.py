@@ -32,6 +32,7 @@ from commonground.errors import ConfigError, DataError, RunError
 from commonground.existing import check_folder
 
 __all__ = [
+    "ASKED_ROUNDS",
     "FREE",
     "IMPORTANCE",
     "NOISE",
@@ -53,6 +54,7 @@ NOISE = "feature_noise.safetensors"
 START = "initial_model.safetensors"
 SCHEMA = "schema.json"
 RELEASES = "releases.jsonl"
+ASKED_ROUNDS = "asked.jsonl"
 IMPORTANCE = "importance.json"
 
 
