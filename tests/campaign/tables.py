@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import tempfile
 import unicodedata
 from collections.abc import Callable
@@ -95,7 +96,8 @@ def _shown(folder: Path, names: list[str] | None) -> str:
     raw = (folder / "run" / "clients.csv").read_text("utf-8")
     page = (folder / "run" / "report.html").read_text("utf-8")
     cells = [cell for row in csv.reader(io.StringIO(raw)) for cell in row[1:2]]
-    if any(cell[:1] in ("=", "+", "-", "@", "\t", "\r") for cell in cells):
+    plain = re.compile(r"[+-]?\d+(\.\d*)?")  # a number computes nothing
+    if any(cell[:1] in ("=", "+", "-", "@", "\t", "\r") and not plain.fullmatch(cell) for cell in cells):
         return "clients.csv holds a formula"
     for what, text in (("clients.csv", raw), ("report.html", page)):
         acting = [c for c in text if unicodedata.category(c) in ("Cc", "Cf") and c != "\n"]
