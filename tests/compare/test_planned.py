@@ -31,7 +31,9 @@ def test_it_is_the_sum_of_its_runs(tmp_path: Path) -> None:
     assert told.disk > sum(method.disk for method in told.methods)
     one = plan("fedrep", out=tmp_path / "one", **SMALL)
     assert told.methods[0].plan.sent == one.sent
-    assert sum(told.methods[0].plan.files.values()) == pytest.approx(sum(one.files.values()), rel=0.01)
+    # How many rounds lie between two checkpoints, and so how many of them are kept, is a matter of seconds.
+    lasting = [{k: n for k, n in p.files.items() if "checkpoint" not in k} for p in (told.methods[0].plan, one)]
+    assert sum(lasting[0].values()) == pytest.approx(sum(lasting[1].values()), rel=0.01)
     assert "3 methods, 18 runs" in repr(told)
 
 
