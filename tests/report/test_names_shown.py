@@ -7,9 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from commonground.report import write_report
-from commonground.report.charts import _told_apart
+from commonground.report.charts import Line, LineChart, _told_apart
 from tests.report.test_pages import Page
 
 
@@ -50,3 +51,14 @@ def test_a_run_tells_how_it_is_run_again(run_folder: Path) -> None:
     said = re.search(r"\(FOLDER is its own\): commonground train --config FOLDER/(\S+) --out NEW_FOLDER", text)
     assert said is not None
     assert (run_folder / said[1]).is_file()
+
+
+def test_a_single_round_is_named_once() -> None:
+    line = Line("FedRep", (1.0,), (0.5,))
+    chart = LineChart(
+        name="a", title="A", reads="", sources=(), lines=(line,), x_label="round", y_label="loss", x_unit="integer"
+    )
+    figure = Figure()
+    axes = figure.subplots()
+    chart.plot(axes)
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["1"]

@@ -157,6 +157,8 @@ class LineChart(Chart):
                 axes.plot(line.x, line.y, marker="o" if len(line.x) == 1 else "", markersize=4, **look)
         places = {float(v) for line in self.lines if not line.level for v in line.x}
         _axis(axes.xaxis, self.x_unit, self.x_label, self.log_x, _apart(places) if self.log_x else ())
+        if self.x_unit == "integer" and len(places) == 1:
+            axes.set_xticks(list(places))  # between whole numbers there is nothing to write
         _axis(axes.yaxis, self.y_unit, self.y_label, self.log_y)
         axes.grid(visible=False, axis="x")
         if self.y_unit == "percent" and not self.log_y:
