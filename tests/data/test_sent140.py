@@ -107,3 +107,18 @@ def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
     (folder / "sent140" / FILE).write_text("not,a,tweet\n")
     with pytest.raises(DataError, match="line 1"):
         load_data("sent140", data_dir=folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("word 1 2\ncaf\xe9 1 2\n".encode("latin-1"), "is not UTF-8 text, as GloVe's files are"),
+        (b"word 1 2\nother 1 nan\n", "line 2 of .* has 1 finite numbers, not 2"),
+        (b"word\n", "line 1 of .* has 0 finite numbers, not 1"),
+    ],
+)
+def test_vectors_that_are_none_are_told(content: bytes, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "glove.txt"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=says):
+        read_glove(path)

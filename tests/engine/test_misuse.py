@@ -15,6 +15,7 @@ from torch.nn import functional as F
 import commonground as cg
 from commonground.algorithms import Algorithm, Client, Tensors
 from commonground.cli import main
+from commonground.engine.known_clients import KnownClients
 from commonground.errors import ConfigError, ModelError, RunError
 from tests.helpers import digits, made_data, own
 
@@ -352,3 +353,11 @@ def test_a_file_of_ones_own(
     Path("own.py").write_text(OWN.replace("client.fit", "client.fit  "))
     with pytest.warns(UserWarning, match="'own.py' is another one than when the run in 'run0' was trained with it"):
         cg.load_run("run0", trust_code=True)
+
+
+def test_a_word_of_digits_behind_a_zero_is_a_name_and_no_number() -> None:
+    known = KnownClients("the run", 12, [f"c{i}" for i in range(12)])
+    assert [known.numbered(name) for name in ("7", "0", "11", "12", "007", "07", "00")] == [7, 0, 11, *[None] * 4]
+    assert known.number("7") == 7
+    with pytest.raises(ConfigError, match="has no client '007'"):
+        known.number("007")

@@ -60,7 +60,8 @@ class KnownClients:
 
     def numbered(self, name: str) -> int | None:
         """The trained client that a name means by its number, if any; a new client cannot be called so."""
-        number = int(name) if name.isdecimal() and self._by_number else self.trained
+        plain = name.isdecimal() and (name == "0" or name[0] != "0")  # 007 is somebody's name
+        number = int(name) if plain and self._by_number else self.trained
         return number if number < self.trained else None
 
     def number(self, name: str | int, *, by_number: bool = True) -> int:
