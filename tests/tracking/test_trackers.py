@@ -356,3 +356,21 @@ def test_names_and_objects_that_are_no_trackers() -> None:
         go("mlfow", None)
     with pytest.raises(ConfigError, match="unknown tracker 3; known are"):
         go([3], None)
+
+
+def test_a_folder_that_an_earlier_version_tracked_is_not_told_twice(tmp_path: Path) -> None:
+    """TensorBoard is known by nothing, which was not written down; its folder tells that it has heard of the run."""
+    go("tensorboard", tmp_path)
+    (tmp_path / "tracking.json").unlink()
+    go("tensorboard", tmp_path, resume=True)
+    written = events(tmp_path / "tensorboard")
+    assert [e.step for e in written for v in e.summary.value if v.tag == "loss/train_loss"] == [1, 2, 3]
+
+
+def test_a_tracker_that_failed_while_it_was_told_the_past_is_told_again(tmp_path: Path) -> None:
+    go(None, tmp_path)
+    with pytest.warns(UserWarning, match="own tracks no more"):
+        go(Own(failing="round"), tmp_path, resume=True)
+    own = Own()
+    go(own, tmp_path, resume=True)
+    assert [what for what, *_ in own.heard] == ["begin", "round", "round", "round", "summary", "end"]
