@@ -43,8 +43,10 @@ class ClientRanks(FederatedLoRA):
         rank_option = "model.rank" if "lora_A" in groups else "rank"  # who gave the factors
         super().extend_model(model, groups)
         largest = max(self.ranks_of_clients, default=1)
-        for layer in lora_layers(model).values():
-            object.__setattr__(self, "start", layer.start)
+        layers = list(lora_layers(model).values())
+        if layers:  # all of a model are drawn alike
+            object.__setattr__(self, "start", layers[0].start)
+        for layer in layers:
             if largest > (rank := len(layer.lora_A)):
                 raise ConfigError(f"{self.title}'s largest rank {largest} exceeds the model's {rank} ({rank_option})")
         return model

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -40,30 +38,25 @@ def read_glove(path: Path) -> tuple[tuple[str, ...], Vectors]:
         )
     words: list[str] = []
     rows: list[Vectors] = []
-    with path.open(encoding="utf-8") as file, _as_utf_8(path):
-        for number, line in enumerate(file, 1):
-            word, *values = line.rstrip("\n").split(" ")
-            try:
-                row = np.array(values, dtype=np.float32)
-            except ValueError:
-                raise DataError(f"line {number} of {path} holds something else than a word and numbers") from None
-            finite = int(np.isfinite(row).sum())
-            if not finite or finite < len(row) or (rows and len(row) != len(rows[0])):
-                wanted = len(rows[0]) if rows else max(1, len(row))
-                raise DataError(f"line {number} of {path} has {finite} finite numbers, not {wanted}")
-            words.append(word)
-            rows.append(row)
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                word, *values = line.rstrip("\n").split(" ")
+                try:
+                    row = np.array(values, dtype=np.float32)
+                except ValueError:
+                    raise DataError(f"line {number} of {path} holds something else than a word and numbers") from None
+                finite = int(np.isfinite(row).sum())
+                if not finite or finite < len(row) or (rows and len(row) != len(rows[0])):
+                    wanted = len(rows[0]) if rows else max(1, len(row))
+                    raise DataError(f"line {number} of {path} has {finite} finite numbers, not {wanted}")
+                words.append(word)
+                rows.append(row)
+    except UnicodeDecodeError:
+        raise DataError(f"{path} is not UTF-8 text, as GloVe's files are") from None
     if not rows:
         raise DataError(f"{path} holds no word vectors")
     return tuple(words), np.stack(rows)
-
-
-@contextmanager
-def _as_utf_8(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except UnicodeDecodeError:
-        raise DataError(f"{path} is not UTF-8 text, as GloVe's files are") from None
 
 
 def word_numbers(words: tuple[str, ...]) -> dict[str, int]:
