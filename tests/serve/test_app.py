@@ -197,4 +197,4 @@ def test_by_command_until_it_is_told_to_stop(run_dir: Path, capsys: pytest.Captu
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=60)
     assert "Traceback" not in err
-    assert process.returncode in (0, -signal.SIGTERM, 130, 143)
+    assert process.returncode == 0  # as asked: no failure to whoever started it

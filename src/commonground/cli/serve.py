@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
 
 import click
@@ -92,4 +94,6 @@ def serve(
             f"serving {counted(len(run.trained.known.names), 'client')} of {run_dir} at {where}; Ctrl-C ends it",
             err=True,
         )
+        # uvicorn answers what has come, and then lets the signal act: what ends a service as it should is no failure.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         uvicorn.Server(config).run(sockets=[socket])
