@@ -6,14 +6,15 @@ import pickle
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-from commonground.engine.backends import ray_engine
+from commonground.engine.backends import ray_crew, ray_engine
 from commonground.engine.backends.ray_actor import ClientActor, Share, numerics_here, packed_samples, packed_setup
-from commonground.engine.backends.ray_crew import Lost, Member, shares_of
+from commonground.engine.backends.ray_crew import Crew, Lost, Member, shares_of
 from commonground.engine.backends.ray_engine import RayEngine
 from commonground.engine.backends.ray_log import LoggedRound, RoundLog
 from commonground.engine.backends.ray_tasks import MOST_LOSSES
@@ -237,6 +238,31 @@ def test_a_worker_that_is_lost_again_and_again(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(CrewHere, "lose", frozenset(range(3, 1000)))
     with pytest.raises(RunError, match=rf"was lost {MOST_LOSSES + 1} times in round 1, perhaps for lack of memory"):
         go("fedrep")
+
+
+def test_a_worker_that_starts_too_slowly_is_not_told_as_a_host_without_the_software(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ray's part is played by functions: an actor is there, and its first answer never comes."""
+    killed: list[Any] = []
+    start = SimpleNamespace(remote=lambda *given: "an answer that never comes")
+    ray = SimpleNamespace(
+        cloudpickle=SameProcess,
+        put=lambda content: content,
+        remote=lambda **options: lambda kind: SimpleNamespace(remote=lambda: SimpleNamespace(start=start)),
+        wait=lambda answers, timeout: ([], answers),
+        kill=killed.append,
+        exceptions=SimpleNamespace(RayError=OSError),
+    )
+    monkeypatch.setattr(ray_crew, "START_SECONDS", 0.0)
+    session: Any = SimpleNamespace(ray=ray, name="a cluster")
+
+    monkeypatch.setattr(ray_engine, "Crew", Crew)
+    monkeypatch.setattr(Here, "join", classmethod(lambda kind, address, cpus: session))
+    session.cpus, session.free_cpus, session.leave, session.holder = (lambda: 2), (lambda *_: 2), (lambda: None), None
+    with pytest.raises(RunError, match=r"on a cluster: it did not within 0 seconds; its hosts are busy .* --workers"):
+        go("fedavg", workers=2)
+    assert len(killed) == 2  # nothing is left behind
 
 
 def test_a_state_that_is_not_finite_is_told_like_everywhere() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
+from commonground.counted import counted
 from commonground.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def inspect(
         return
     console = standard_output()
     read = f" ({'; '.join(found.notes)})" if found.notes else ""
-    head = f"{file.name}: {found.rows:,} rows, {len(found.columns)} columns{read}"
+    head = f"{file.name}: {counted(found.rows, 'row')}, {counted(len(found.columns), 'column')}{read}"
     console.print(head, markup=False, highlight=False)
     console.print(_columns(found))
     for line in _sentences(found):

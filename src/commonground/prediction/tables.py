@@ -348,7 +348,7 @@ def agreement(
         return task.metrics(means)[headline.key]
 
     whole = over([np.flatnonzero(known)])[0]
-    said = f"{headline.name} {headline.show(float(whole))} over {known.sum():,} rows{remark}"
+    said = f"{headline.name} {headline.show(float(whole))} over {counted(int(known.sum()), 'row')}{remark}"
     own = [rows[known[rows]] for rows in parts if known[rows].any()]
     clients = over(own)
     if len(own) > 1 and not np.isnan(clients).all():
@@ -371,7 +371,7 @@ def _class_figures(y: Rows, predicted: npt.NDArray[np.float64], known: npt.NDArr
         text = f"{metric.name} {metric.show(None if np.isnan(value) else float(value))}"
         clients = each[key][~np.isnan(each[key])] if each else np.empty(0)
         shown.append(text + (f" ({metric.show(float(clients.mean()))})" if len(clients) else ""))
-    whose = "all rows" if inside.sum() == known.sum() else f"the {inside.sum():,} rows of known classes"
+    whose = "all rows" if inside.sum() == known.sum() else f"the {counted(int(inside.sum()), 'row')} of known classes"
     return f"\n{', '.join(shown)} over {whose}{' (as means over clients)' if each else ''}"
 
 

@@ -230,7 +230,7 @@ class TableSchema:
                 "drop": f"{'is' if one else 'are'} left out",
                 "keep": "is a client as all others" if one else "are clients as all others",
             }[few["how"]]
-            rows = f"fewer than {few['min_rows']} rows{one_sided(few)} ({few['rows']:,} rows in all)"
+            rows = f"fewer than {few['min_rows']} rows{one_sided(few)} ({counted(few['rows'], 'row')} in all)"
             said.append(f"{counted(few['clients'], 'client')} with {rows} {became}.")
         return said
 

@@ -37,6 +37,10 @@ class Lost(Exception):
     """A worker's process or host is gone, or does not answer any more."""
 
 
+class Late(Lost):
+    """A worker does not start in the time in which it should."""
+
+
 @dataclass(eq=False)
 class Member:
     """A worker.
@@ -110,10 +114,10 @@ class Crew:
                 self._started(member, answer, START_SECONDS)
         except Lost as error:
             self.end()
-            raise RunError(
-                f"a worker does not start on {session.name}: {error}; each of its hosts needs this version of "
-                "CommonGround and of what it is installed with"
-            ) from None
+            needs = "each of its hosts needs this version of CommonGround and of what it is installed with"
+            if isinstance(error, Late):
+                needs = "its hosts are busy with other work, or slow; fewer --workers start sooner"
+            raise RunError(f"a worker does not start on {session.name}: {error}; {needs}") from None
         except BaseException:
             self.end()
             raise
@@ -171,7 +175,7 @@ class Crew:
         while not self._ray.wait([answer], timeout=POLL)[0]:
             self._check_stop()
             if time.monotonic() > end:
-                raise Lost(f"it did not start in {seconds:g} seconds")
+                raise Late(f"it did not within {seconds:g} seconds")
         return self.get(answer)
 
     # -- starting and ending --------------------------------------------------------------------------------------
