@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import commonground as cg
+from commonground.engine.answers import stored_rows
 from commonground.errors import CommonGroundError, DataError
 
 pytest.importorskip("fastapi")
@@ -154,10 +155,10 @@ def test_rows_of_one_form_are_read_together_as_apart(models: RunModels, requests
     if _form(one) != _form(other):
         return  # then they are not joined
     try:
-        together = trained.rows_of(_frame([*one, *other]), 0)
+        together = stored_rows(trained, _frame([*one, *other]), 0)
     except DataError:
         return  # then each is read alone
-    apart = np.concatenate([trained.rows_of(_frame(rows), 0) for rows in (one, other)])
+    apart = np.concatenate([stored_rows(trained, _frame(rows), 0) for rows in (one, other)])
     np.testing.assert_array_equal(together, apart)
 
 

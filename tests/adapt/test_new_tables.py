@@ -12,6 +12,7 @@ import pytest
 
 import commonground as cg
 from commonground.cli import main
+from commonground.engine.answers import outputs_of
 from commonground.errors import DataError
 
 KEYS: dict[str, Any] = {"client_column": "who", "target": "y"}
@@ -126,7 +127,7 @@ def test_clients_with_scales_of_their_own_stay(tmp_path: Path, capsys: pytest.Ca
     encoded = new[["x", "z"]].to_numpy(np.float32)
     scaled = ((encoded - np.array(scale["mean"])) / np.array(scale["std"])).astype(np.float32)
     new_one = kept.run.trained.known.number("n")
-    by_hand = run.trained.task.predict(kept.run.trained.outputs(scaled, new_one))
+    by_hand = run.trained.task.predict(outputs_of(kept.run.trained, scaled, new_one))
     for one in (kept.run, cg.load_run(tmp_path / "run")):
         np.testing.assert_allclose(one.predict(new, "n"), by_hand, rtol=1e-5)
     for client in ("n", "all"):

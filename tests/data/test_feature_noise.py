@@ -26,6 +26,7 @@ from commonground.data import FeatureNoise, Preprocess, add_feature_noise, limit
 from commonground.data.model_inputs import ModelInputs
 from commonground.data.part import part_of
 from commonground.engine import run_training
+from commonground.engine.answers import inputs_for
 from commonground.engine.prepare import prepare_setup
 from commonground.engine.run import load_run
 from commonground.engine.state import folder as run_folder
@@ -354,14 +355,14 @@ def test_predict_sees_what_the_test_saw(finished: Path) -> None:
     differs = False
     for client, accuracy in enumerate(accuracies):
         index = data.test_indices(client)
-        given = run.trained.inputs(data.x_test[index], client)
+        given = inputs_for(run.trained, data.x_test[index], client)
         assert list(given) == ["x"]
         assert torch.equal(given["x"], inputs.arrange(inputs.rows("test", index)[0])["x"])
-        assert not torch.equal(given["x"], run.trained.inputs(data.x_test[index])["x"])
+        assert not torch.equal(given["x"], inputs_for(run.trained, data.x_test[index])["x"])
         right = run.predict(data.x_test[index], client).argmax(1) == data.y_test[index]
         assert right.mean() == accuracy
         with torch.no_grad():
-            plain = run.trained.inputs(data.x_test[index])
+            plain = inputs_for(run.trained, data.x_test[index])
             clean = call(run.model(client), plain).argmax(1).numpy() == data.y_test[index]
         differs |= bool((right != clean).any())
     assert differs

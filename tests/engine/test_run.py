@@ -20,6 +20,7 @@ from torch import Tensor, nn
 import commonground as cg
 from commonground.algorithms import Algorithm, Client, Tensors, registry
 from commonground.data.arrays import Preprocess
+from commonground.engine.answers import answers_of
 from commonground.engine.backends.messages import MessageEngine
 from commonground.errors import CommonGroundError, ConfigError, DataError, ModelError, RunError
 from tests.helpers import (
@@ -467,6 +468,8 @@ def test_predictions_are_computed_as_the_runs_own_tests(algorithm: str, precisio
         bits = 2 / len(rows) if (algorithm, precision) == ("fedrep", "bf16") else 1e-9
         assert right.mean() == pytest.approx(row["personal_accuracy"], abs=bits)
     strict = replace(run.trained, config=run.config.model_copy(update={"precision": "fp32"}))
-    said, strictly = (one.predict(data.x_test, None if algorithm == "fedavg" else 0) for one in (run.trained, strict))
+    said, strictly = (
+        answers_of(one, data.x_test, None if algorithm == "fedavg" else 0) for one in (run.trained, strict)
+    )
     assert said.dtype == strictly.dtype
     assert np.array_equal(said, strictly) == (precision == "fp32")

@@ -18,6 +18,7 @@ from commonground import FederatedDataset, train
 from commonground.data import limit_samples
 from commonground.data.formats import pack_named
 from commonground.data.model_inputs import ModelInputs
+from commonground.engine.answers import inputs_for
 from commonground.engine.run import load_run
 from commonground.errors import DataError, ModelError
 from commonground.models import call
@@ -277,7 +278,7 @@ def test_a_finished_run_predicts_from_inputs_by_name(tmp_path: Path) -> None:
     run = load_run(tmp_path / "run", trust_code=True)
     for client in range(data.clients):
         rows = data.test_indices(client)
-        given = run.trained.inputs(data.x_test[rows], client)
+        given = inputs_for(run.trained, data.x_test[rows], client)
         assert {name: tuple(value.shape[1:]) for name, value in given.items()} == {
             "image": (2, 4, 4), "word": (), "table": (4,)
         }  # fmt: skip

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from commonground.data import FederatedDataset
 from commonground.data.arrays import Array
+from commonground.engine.answers import outputs_of
 from commonground.engine.state.folder import IMPORTANCE
 from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, RunError
@@ -223,7 +224,7 @@ class _Judge:
     def _figures(self, x: Array) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """The headline metric and the mean loss over each copy of the rows, [copies]."""
         copies = len(x)
-        output = self.trained.outputs(x.reshape(-1, *x.shape[2:]), self.client)
+        output = outputs_of(self.trained, x.reshape(-1, *x.shape[2:]), self.client)
         y = self.y.repeat(copies, *[1] * (self.y.ndim - 1))
         loss = _by_copy(self.task.loss(output, y), copies)
         scores = {name: _by_copy(value, copies) for name, value in self.task.scores(output, y).items()}

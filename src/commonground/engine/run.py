@@ -17,6 +17,7 @@ from commonground.algorithms import Algorithm, Tensors
 from commonground.config import RunConfig
 from commonground.counted import counted
 from commonground.data import FederatedDataset
+from commonground.engine.answers import answers_of, representation_of
 from commonground.engine.client_rows import ClientRows
 from commonground.engine.importance import Importance, column_importance
 from commonground.engine.read_trained import read_trained
@@ -111,7 +112,7 @@ class Run:
             DataError: the samples are not of the training samples' form.
             ModelError: a language model answers with texts (``commonground predict``).
         """
-        return self.trained.predict(x, None if client is None else self.trained.known.number(client))
+        return answers_of(self.trained, x, None if client is None else self.trained.known.number(client))
 
     def represent(
         self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike], client: str | int | None = None
@@ -131,7 +132,7 @@ class Run:
             ConfigError, DataError: as :meth:`predict`.
             ModelError: the model is not one of a body and a head.
         """
-        return self.trained.represent(x, None if client is None else self.trained.known.number(client))
+        return representation_of(self.trained, x, None if client is None else self.trained.known.number(client))
 
     # -- figures ------------------------------------------------------------------------------------------------
 

@@ -18,28 +18,22 @@ from commonground.algorithms import Algorithm, Tensors
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
-from commonground.data.formats import Given, InputFormat, read_format
-from commonground.data.inputs import Inputs
+from commonground.data.formats import InputFormat, read_format
 from commonground.data.sources.glue import TASKS
-from commonground.data.tables.features import known_features
-from commonground.data.tables.read import raw_of_frame
 from commonground.data.tables.scale import scaled_as
 from commonground.data.tables.schema import TableSchema
-from commonground.devices import resolve_device
 from commonground.engine.added import FOLDER as ADDED
 from commonground.engine.added import AddedClients
 from commonground.engine.client_tensors import client_model, client_start, in_order, places_of
 from commonground.engine.known_clients import KnownClients
 from commonground.engine.network import plain_network
-from commonground.engine.portable import PortableModel, model_inputs
 from commonground.engine.state.checkpoint import Checkpoint
 from commonground.engine.state.client import ClientStates
 from commonground.engine.state.digests import digest
 from commonground.engine.state.folder import NOISE, RunFolder
 from commonground.engine.state.split_file import read_task
 from commonground.engine.state.store import PersonalStore
-from commonground.errors import ConfigError, DataError, ModelError, RunError
-from commonground.generators import keyed_generators
+from commonground.errors import ConfigError, DataError, RunError
 from commonground.models import (
     Groups,
     constants_of,
@@ -47,8 +41,6 @@ from commonground.models import (
     reset_counters,
     tensors_of,
 )
-from commonground.models.behaviour import held_generators
-from commonground.models.heads import head_module, inputs_of
 from commonground.name_lists import names_in
 from commonground.tasks import Task
 from commonground.user_code import failing_as, is_code, untrusted
@@ -362,6 +354,18 @@ class Trained:
         own = {client: self.own(client) for client in range(self.clients)}
         return replace(self, path=None, _kept=own.__getitem__, _images=self._noise)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The number type of the model."""
+        dtype: torch.dtype = getattr(torch, self.config.dtype)
+        return dtype
+
+    def noise_of(self, client: int | None) -> Tensor | None:
+        """What is subtracted from a client's samples after scaling, in a run with feature noise."""
+        if client is None or client >= self.clients or self._noise is None:
+            return None
+        return self._noise[client].to(self.dtype) * self.format.preprocess.scale * self.config.feature_noise
+
     @cached_property
     def _noise(self) -> Tensor | None:
         """The clients' foreign images [clients, …], stored as the samples are; None in a run without feature noise."""
@@ -376,67 +380,6 @@ class Trained:
         if tuple(images.shape) != (self.clients, *self.split["sample_shape"]):
             raise RunError(f"the feature noise in '{self.path}' does not fit the run's {self.clients} clients")
         return images
-
-    def portable(self, client: int | None, whose: int | None = None) -> PortableModel:
-        """A client's own model (None: the global one; see :meth:`model`) from raw samples to what the task says.
-
-        In a run with feature noise, a client's samples are changed by its foreign image as they were in training; with
-        no client they stay as they are.
-
-        Args:
-            client: its number.
-            whose: the client whose samples are given, where the global model is asked.
-
-        Raises:
-            RunError: the feature noise cannot be read.
-        """
-        noise, precision = self._noise_of(client if whose is None else whose), self.config.precision
-        return PortableModel(self.model(client), self.format, self.task, self._dtype, noise, precision)
-
-    def inputs(self, x: Given, client: int | None = None) -> Inputs:
-        """Raw samples as the network's inputs (:func:`~commonground.engine.portable.model_inputs`)."""
-        return model_inputs(x, self.format, self._dtype, self._noise_of(client), self.where)
-
-    @property
-    def _dtype(self) -> torch.dtype:
-        dtype: torch.dtype = getattr(torch, self.config.dtype)
-        return dtype
-
-    def _noise_of(self, client: int | None) -> Tensor | None:
-        """What is subtracted from a client's samples after scaling."""
-        if client is None or client >= self.clients or self._noise is None:
-            return None
-        return self._noise[client].to(self._dtype) * self.format.preprocess.scale * self.config.feature_noise
-
-    def predict(self, x: Given, client: int | None) -> npt.NDArray[np.float64]:
-        """What a client's own model (None: the global one) says of raw samples [n, …] (stored as the training data:
-        images channels last, values unscaled), as the run's task does: class probabilities [n, classes], numbers
-        [n, targets], ….
-
-        Args:
-            x: the samples; where the data have several inputs, a mapping from their names to arrays.
-            client: its number.
-
-        Raises:
-            RunError: the feature noise cannot be read.
-            DataError: names or shape of the samples differ from the training data's, or a value is not finite.
-        """
-        if hasattr(x, "columns"):
-            x = self.rows_of(x, client)
-        return self.task.predict(self.outputs(x, client))
-
-    def rows_of(self, frame: Any, client: int | None) -> npt.NDArray[np.float32]:
-        """A DataFrame's rows as stored samples, its columns taken by name.
-
-        Raises:
-            ConfigError: the run was not trained on a table.
-            DataError: a column is missing or a cell does not fit.
-        """
-        if self.schema is None:
-            raise ConfigError(f"{self.where} was not trained on a table, so that it knows no columns; give an array")
-        rows, _ = known_features(raw_of_frame(frame), self.schema)
-        self.scale(rows, client)
-        return rows
 
     def scale(self, rows: npt.NDArray[np.float32], client: int | None) -> None:
         """Scale a table's encoded rows in place where every client has statistics of its own (``--scaling client``);
@@ -476,46 +419,3 @@ class Trained:
         preprocess = self.format.preprocess if stored_alike else data.preprocess
         origin = replace(data.origin, relearn=None)  # whatever rows are taken, they are read as the run's
         return replace(data, preprocess=preprocess, task=self.task if same else data.task, origin=origin)
-
-    def outputs(self, x: Given, client: int | None, whose: int | None = None) -> Tensor:
-        """What a client's own model (None: the global one) returns for raw samples [n, …], on the host; ``whose`` as of
-        :meth:`portable`.
-        """
-        return self._outputs_of(self.portable(client, whose), x, client)
-
-    def _outputs_of(self, portable: PortableModel, x: Given, client: int | None) -> Tensor:
-        keyed = keyed_generators(self.config.seed, "predict", str(client), others=held_generators(portable.model))
-        with failing_as("the model's prediction failed"), keyed:
-            return portable.outputs(x, self.where, self.device)
-
-    def represent(self, x: Given, client: int | None) -> npt.NDArray[np.floating[Any]]:
-        """What a client's own model (None: the global one) gives to its head for raw samples, as for :meth:`predict`.
-
-        Raises:
-            ModelError: no single submodule of the model is its head.
-        """
-        if hasattr(x, "columns"):
-            x = self.rows_of(x, client)
-        portable = self.portable(client)
-        head = None if self.task.generative else head_module(portable.model, self.groups)
-        if head is None:
-            raise ModelError(
-                f"{self.where} has no representation to show: no single submodule of its model, applied to every "
-                "sample, is the head"
-            )
-        with inputs_of(head) as given:
-            self._outputs_of(portable, x, client)
-        if self.reads_text and any(one.ndim > 2 for one in given):
-            raise ModelError(
-                f"{self.where} has no representation to show: the head of {self.config.model} is given the states of "
-                "all tokens, and picks one of them itself"
-            )
-        return torch.cat(given).to("cpu", self._dtype).numpy()
-
-    @cached_property
-    def device(self) -> torch.device:
-        """Where predictions are computed: the run's own device, or the CPU on a machine that does not have it."""
-        try:
-            return resolve_device(self.config.device)
-        except ConfigError:
-            return torch.device("cpu")

@@ -11,6 +11,7 @@ from typing import Literal, get_args
 import torch
 
 from commonground.adapters import copy_tokenizer
+from commonground.engine.answers import portable_model
 from commonground.engine.portable import PortableModel
 from commonground.engine.run import Run, as_run
 from commonground.errors import ConfigError
@@ -98,7 +99,7 @@ def _write(run: Run, folder: Path, client: int | None, format: Format) -> Export
 
 def _portable(run: Run, client: int | None) -> PortableModel:
     """The model from raw rows on; a table's are scaled as the schema says that goes with it."""
-    model, schema = run.trained.portable(client), travelling_schema(run.trained, client)
+    model, schema = portable_model(run.trained, client), travelling_schema(run.trained, client)
     if schema is not None:
         model.format = replace(model.format, preprocess=schema.preprocess)
     return model

@@ -23,6 +23,7 @@ from commonground.data.tables.read import RawTable, is_table, read_raw
 from commonground.data.tables.schema import TableSchema
 from commonground.data.tables.split import FEW
 from commonground.data.tables.targets import as_run_read
+from commonground.engine.answers import outputs_of
 from commonground.engine.trained import Trained
 from commonground.errors import DataError
 from commonground.prediction.headings import headings
@@ -288,7 +289,7 @@ def _outputs(trained: Trained, x: Any, parts: list[tuple[int | None, Rows]]) -> 
     for client, rows in parts:
         own = x[rows]
         trained.scale(own, client)
-        said = trained.outputs(own, client)
+        said = outputs_of(trained, own, client)
         if outputs is None:
             outputs = torch.empty((len(x), *said.shape[1:]), dtype=said.dtype)
         outputs[torch.from_numpy(rows)] = said

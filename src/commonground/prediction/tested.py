@@ -16,6 +16,7 @@ from commonground.data import FederatedDataset
 from commonground.data.partition_texts import is_own_partition
 from commonground.data.sources import kind_of
 from commonground.data.sources.kinds import Unknown
+from commonground.engine.answers import outputs_of
 from commonground.engine.prepare import data_of
 from commonground.engine.run import Run, as_run
 from commonground.engine.state.files import write_atomically
@@ -210,7 +211,7 @@ def _asked(trained: Trained, data: FederatedDataset, whose: Whose) -> _Tests:
         )
     rows = [data.test_indices(client) for client in clients]
     outputs = [
-        trained.outputs(data.x_test[own], None if whose.shared else client, client)
+        outputs_of(trained, data.x_test[own], None if whose.shared else client, client)
         for client, own in zip(clients, rows, strict=True)
         if len(own)
     ]

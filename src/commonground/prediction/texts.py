@@ -20,6 +20,7 @@ from commonground.data.tables.read import RawTable, is_table, read_raw
 from commonground.data.tables.textfile import check_unsaid
 from commonground.data.text import TextSamples, alpaca_prompt, load_tokenizer, prompt_tokens, tokenize
 from commonground.data.text.tokens import Tokens, told_of_full
+from commonground.engine.answers import answers_of, device_of, portable_model
 from commonground.engine.run import Run
 from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, DataError
@@ -150,7 +151,7 @@ def classify(
         ModelError: it is a language model, which answers instructions.
         DataError: the run was trained on pairs and these are single texts, or the other way round.
     """
-    return run.trained.predict(tokens_of(run, texts, note), client)
+    return answers_of(run.trained, tokens_of(run, texts, note), client)
 
 
 def tokens_of(run: Run, texts: TextSamples, note: Callable[[str], None] | None = None, tokenizer: Any = None) -> Tokens:
@@ -240,12 +241,12 @@ def _told_answers(path: Path) -> list[tuple[str, str]]:
 
 def _figures(trained: Trained, tokens: Tokens, client: int | None) -> dict[str, float]:
     """What answers in token rows are judged by: the share that is given word for word, and figures of their tokens."""
-    model, fine = trained.portable(client), trained.task.fine
+    model, fine = portable_model(trained, client), trained.task.fine
     assert fine is not None
     right, counts = 0.0, dict[str, npt.NDArray[Any]]()
     for start in range(0, len(tokens), JUDGED_AT_ONCE):
         part = tokens[start : start + JUDGED_AT_ONCE]
-        said = model.outputs(part, trained.where, trained.device)
+        said = model.outputs(part, trained.where, device_of(trained))
         y = torch.from_numpy(answer_tokens(part, said.shape[1]))
         right += float(trained.task.scores(said, y)["accuracy"].sum())
         for name, values in fine.of_rows(said, y).items():

@@ -18,6 +18,7 @@ from commonground.counted import counted
 from commonground.data import FederatedDataset
 from commonground.engine.added import FOLDER as ADDED
 from commonground.engine.added import INDEX
+from commonground.engine.answers import device_of, portable_model
 from commonground.engine.portable import PortableModel
 from commonground.engine.run import Run, at_hand
 from commonground.errors import ConfigError, DataError, RunError
@@ -131,7 +132,7 @@ class RunModels:
         parts = []
         for start in range(0, len(rows), self.rows.at_once):
             with self.rows.alone, torch.no_grad():
-                parts.append(model.predict(x[start : start + self.rows.at_once], "this service", trained.device))
+                parts.append(model.predict(x[start : start + self.rows.at_once], "this service", device_of(trained)))
         said = np.concatenate(parts)
         ends = np.cumsum([0, *(len(each) for each in asked)])
         return [self._in_words(said[a:b], notes[a:b]) for a, b in pairwise(ends)]
@@ -224,7 +225,7 @@ class RunModels:
     def _model(self, client: int) -> PortableModel:
         with self._lock:
             if client not in self._models:
-                self._models[client] = self.run.trained.portable(client)
+                self._models[client] = portable_model(self.run.trained, client)
                 while len(self._models) > self._ready:
                     self._models.popitem(last=False)
             self._models.move_to_end(client)
