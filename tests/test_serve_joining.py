@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import commonground as cg
-from commonground.engine.answers import stored_rows
+from commonground.engine.predictions import stored_rows
 from commonground.errors import CommonGroundError, DataError
 
 pytest.importorskip("fastapi")

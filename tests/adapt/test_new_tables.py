@@ -12,7 +12,7 @@ import pytest
 
 import commonground as cg
 from commonground.cli import main
-from commonground.engine.answers import outputs_of
+from commonground.engine.predictions import outputs_of
 from commonground.errors import DataError
 
 KEYS: dict[str, Any] = {"client_column": "who", "target": "y"}

@@ -26,7 +26,7 @@ from commonground.data import FeatureNoise, Preprocess, add_feature_noise, limit
 from commonground.data.model_inputs import ModelInputs
 from commonground.data.part import part_of
 from commonground.engine import run_training
-from commonground.engine.answers import inputs_for
+from commonground.engine.predictions import inputs_for
 from commonground.engine.prepare import prepare_setup
 from commonground.engine.run import load_run
 from commonground.engine.state import folder as run_folder

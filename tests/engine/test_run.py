@@ -20,8 +20,8 @@ from torch import Tensor, nn
 import commonground as cg
 from commonground.algorithms import Algorithm, Client, Tensors, registry
 from commonground.data.arrays import Preprocess
-from commonground.engine.answers import answers_of
 from commonground.engine.backends.messages import MessageEngine
+from commonground.engine.predictions import predictions_of
 from commonground.errors import CommonGroundError, ConfigError, DataError, ModelError, RunError
 from tests.helpers import (
     ENGINES,
@@ -469,7 +469,7 @@ def test_predictions_are_computed_as_the_runs_own_tests(algorithm: str, precisio
         assert right.mean() == pytest.approx(row["personal_accuracy"], abs=bits)
     strict = replace(run.trained, config=run.config.model_copy(update={"precision": "fp32"}))
     said, strictly = (
-        answers_of(one, data.x_test, None if algorithm == "fedavg" else 0) for one in (run.trained, strict)
+        predictions_of(one, data.x_test, None if algorithm == "fedavg" else 0) for one in (run.trained, strict)
     )
     assert said.dtype == strictly.dtype
     assert np.array_equal(said, strictly) == (precision == "fp32")

@@ -18,7 +18,7 @@ from commonground import FederatedDataset, train
 from commonground.data import limit_samples
 from commonground.data.formats import pack_named
 from commonground.data.model_inputs import ModelInputs
-from commonground.engine.answers import inputs_for
+from commonground.engine.predictions import inputs_for
 from commonground.engine.run import load_run
 from commonground.errors import DataError, ModelError
 from commonground.models import call

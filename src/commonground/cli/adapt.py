@@ -6,7 +6,6 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,6 @@ from commonground.cli.parameters import NameChoice, kinds_option, trust_code
 from commonground.counted import counted
 from commonground.errors import ConfigError
 from commonground.existing import check_folder, check_run
-from commonground.name_lists import listed
 from commonground.quoting import quoted
 from commonground.ranges import MOST
 from commonground.terminal import say, standard_output
@@ -121,41 +119,30 @@ def adapt(
         check_folder(out)
     from commonground.adapt.few_shot import adapt as adapt_run
     from commonground.adapt.few_shot import check_has_head, known_clients
-    from commonground.data import add_feature_noise, kind_of, load_data
+    from commonground.adapt.newcomers import newcomers
     from commonground.data.limits import with_enough
-    from commonground.engine.prepare import reading
     from commonground.engine.run import load_run
     from commonground.report import write_run_report
     from commonground.tasks import Headline
 
     run = load_run(run_dir, trust_code=trust_code)
     check_has_head(run.trained.where, run.trained.task)
-    if data is None:
-        run.trained.check_trusted("data", run.config.data, "name other data with --data")
-    reads = _table_settings(run, data, partition, classes_per_client, client_column)
-    said = {"separator": separator, "encoding": encoding, "kinds": kinds, "missing_target": missing_target,
-            "missing_client": missing_client}  # fmt: skip
-    kind = kind_of(data or run.config.data)
-    if kind.resized:
-        said["image_size"] = run.trained.split.get("image_size") or run.config.image_size
-    reads |= {name: value for name, value in said.items() if value is not None}
-    dealt = partition or ("" if classes_per_client else kind.partition)
-    by_column = "client_column" in reads or dealt.startswith("column")
-    tokens = reading(run.config, data)
-    if tokens:
-        tokens["max_length"] = run.trained.longest_text(tokens["max_length"])
-    new = load_data(
-        data or run.config.data,
-        clients or (None if by_column else run.trained.clients),
-        classes_per_client=classes_per_client or (None if partition or by_column else run.config.classes_per_client),
+    new = newcomers(
+        run,
+        data,
+        clients=clients,
+        classes_per_client=classes_per_client,
         partition=partition,
+        client_column=client_column,
+        feature_noise=feature_noise,
         seed=seed,
         data_dir=data_dir,
-        **_target(run),
-        **reads,
-        **tokens,
+        separator=separator,
+        encoding=encoding,
+        kinds=kinds,
+        missing_target=missing_target,
+        missing_client=missing_client,
     )
-    new = add_feature_noise(new, run.config.feature_noise if feature_noise is None else feature_noise, seed)
     if keep:
         _keep(run, new, epochs=epochs, lr=lr, seed=seed, quiet=quiet)
     if not wanted:
@@ -260,56 +247,6 @@ def _say_of_clients(new: FederatedDataset, left: Sequence[str], shots: int) -> N
 def _first(names: Sequence[str], most: int = 5) -> str:
     """The first names of many."""
     return ", ".join(quoted(name) for name in names[:most]) + (", …" if len(names) > most else "")
-
-
-def _target(run: Run) -> dict[str, Any]:
-    """What is predicted, as the run's command said it, or the table that it was given in Python."""
-    from commonground.prediction.text_tables import schema_of_texts
-
-    schema = run.trained.schema or schema_of_texts(run.trained)
-    label = None if schema is None else listed(schema.targets)
-    return {"label": run.config.target or label, "task": run.config.task or (schema and schema.task)}
-
-
-def _table_settings(
-    run: Run, data: str | None, partition: str | None, classes_per_client: int | None, client_column: str | None
-) -> dict[str, Any]:
-    """How a table of new clients is read: by the run's schema, clients by the same column unless otherwise said."""
-    from commonground.data.tables.read import is_table
-
-    given = {} if client_column is None else {"client_column": client_column}
-    settings = run.config.table_settings() if data is None else {}
-    if run.trained.schema is None:
-        texts = run.config.text_column
-        settings |= {} if texts is None else {"text_column": texts}
-        if data is not None and is_table(data):  # what is no table says so itself
-            settings |= _as_texts_were(run, dealt=partition is not None or classes_per_client is not None)
-        return {**settings, **given}
-    if partition is None and classes_per_client is None:
-        column = client_column or run.trained.schema.client_column
-        given = {"client_column": column} if column is not None else {}
-    else:
-        for name in ("client_column", "missing_client"):  # clients are dealt
-            settings.pop(name, None)
-    # Clients of a single row cannot be served and tested; they are left out and named with the others that lack rows.
-    few = {"few_rows": "shared", "min_rows": 2} if given else {}
-    return {**settings, **few, **given, "schema": run.trained.schema}
-
-
-def _as_texts_were(run: Run, dealt: bool) -> dict[str, Any]:
-    """How another table of texts is read: clients by the run's column unless they are dealt, test rows as the run's."""
-    from commonground.data.tables.load import LABEL
-    from commonground.data.tables.options import table_options
-    from commonground.prediction.tables import named_columns
-    from commonground.prediction.text_tables import schema_of_texts
-
-    own = schema_of_texts(run.trained)
-    about = own or named_columns(run.trained, run.config.target or LABEL, None)  # a run on other texts knows no column
-    whose = {} if dealt or about.client_column is None else {"client_column": about.client_column}
-    times = run.trained.split.get("times")
-    options = table_options(run.config.table_settings())
-    asked = {**options.of_rows, "text_column": run.trained.text_columns, **({"kinds": times} if times else {})}
-    return {**whose, "schema": replace(about, asked=asked)}
 
 
 def _hush(text: str) -> None:

@@ -145,9 +145,10 @@ def _row_by_row(
     """What is said of a table or of pictures, where each row may be a client's of its own; None of other samples."""
     from commonground.data.tables.read import is_table
     from commonground.data.tables.textfile import check_unsaid
+    from commonground.engine.named_columns import schema_of_texts
     from commonground.prediction.pictures import holds_pictures, predict_pictures
     from commonground.prediction.tables import predict_table
-    from commonground.prediction.text_tables import predict_text_table, schema_of_texts
+    from commonground.prediction.text_tables import predict_text_table
 
     if run.trained.schema is not None:
         return predict_table(run.trained, file, whose, say, separator=separator, encoding=encoding, kinds=kinds)

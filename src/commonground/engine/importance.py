@@ -20,7 +20,7 @@ from torch import Tensor
 
 from commonground.data import FederatedDataset
 from commonground.data.arrays import Array
-from commonground.engine.answers import outputs_of
+from commonground.engine.predictions import outputs_of
 from commonground.engine.state.folder import IMPORTANCE
 from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, RunError

@@ -17,9 +17,9 @@ from commonground.algorithms import Algorithm, Tensors
 from commonground.config import RunConfig
 from commonground.counted import counted
 from commonground.data import FederatedDataset
-from commonground.engine.answers import answers_of, representation_of
 from commonground.engine.client_rows import ClientRows
 from commonground.engine.importance import Importance, column_importance
+from commonground.engine.predictions import predictions_of, representation_of
 from commonground.engine.read_trained import read_trained
 from commonground.engine.rows import Rows
 from commonground.engine.state.folder import IMPORTANCE, RunFolder
@@ -112,7 +112,7 @@ class Run:
             DataError: the samples are not of the training samples' form.
             ModelError: a language model answers with texts (``commonground predict``).
         """
-        return answers_of(self.trained, x, None if client is None else self.trained.known.number(client))
+        return predictions_of(self.trained, x, None if client is None else self.trained.known.number(client))
 
     def represent(
         self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike], client: str | int | None = None

@@ -11,8 +11,8 @@ from typing import Literal, get_args
 import torch
 
 from commonground.adapters import copy_tokenizer
-from commonground.engine.answers import portable_model
 from commonground.engine.portable import PortableModel
+from commonground.engine.predictions import portable_model
 from commonground.engine.run import Run, as_run
 from commonground.errors import ConfigError
 from commonground.export.about import CONFIG, SCHEMA, about, graph_dtype

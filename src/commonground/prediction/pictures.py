@@ -11,10 +11,11 @@ from commonground.data.sources.image_folders import PictureFile, files_in, is_pi
 from commonground.data.sources.images import BYTE, CLIENT, Pictures, read_pictures
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.raw import raw_of_frame
+from commonground.engine.named_columns import named_columns
 from commonground.engine.run import Run
 from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, DataError
-from commonground.prediction.tables import Note, TableAnswers, Whose, answers_of, named_columns
+from commonground.prediction.tables import Note, TableAnswers, Whose, answers_of
 
 __all__ = ["holds_pictures", "predict_pictures"]
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.data.tables.textfile import check_unsaid
-from commonground.engine.answers import answers_of
+from commonground.engine.predictions import predictions_of
 from commonground.engine.run import Run
 from commonground.errors import ConfigError
 from commonground.name_lists import names_in
@@ -68,7 +68,7 @@ class SamplePredictor(_Scores):
     """Of samples of numbers."""
 
     def _predicted(self, path: Path, client: int | None, note: Note) -> npt.NDArray[np.float64]:
-        return answers_of(self.run.trained, read_samples(path, self.separator, self.encoding), client)
+        return predictions_of(self.run.trained, read_samples(path, self.separator, self.encoding), client)
 
 
 class TextPredictor(_Scores):

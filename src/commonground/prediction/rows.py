@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commonground.data.tables.read import raw_of_frame, read_raw
+from commonground.engine.named_columns import schema_of_texts
 from commonground.engine.run import Run, as_run
 from commonground.errors import ConfigError, warn
 from commonground.prediction.headings import headings, of_answers
 from commonground.prediction.tables import Whose, asked_of, features_of
-from commonground.prediction.text_tables import schema_of_texts, tokens_of_table
+from commonground.prediction.text_tables import tokens_of_table
 
 if TYPE_CHECKING:
     import pandas as pd

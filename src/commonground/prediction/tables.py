@@ -23,7 +23,7 @@ from commonground.data.tables.read import RawTable, is_table, read_raw
 from commonground.data.tables.schema import TableSchema
 from commonground.data.tables.split import FEW
 from commonground.data.tables.targets import as_run_read
-from commonground.engine.answers import outputs_of
+from commonground.engine.predictions import outputs_of
 from commonground.engine.trained import Trained
 from commonground.errors import DataError
 from commonground.prediction.headings import headings
@@ -42,7 +42,6 @@ __all__ = [
     "answers_of",
     "asked_of",
     "features_of",
-    "named_columns",
     "predict_table",
     "targets_of",
 ]
@@ -157,26 +156,6 @@ class ModelOutputs:
     predicted: npt.NDArray[np.float64]
     parts: list[Rows]
     clients: list[int | None]
-
-
-def named_columns(trained: Trained, target: str, client_column: str | None, ids: tuple[str, ...] = ()) -> TableSchema:
-    """The columns beside its samples that a run knows without a schema of its own, and its classes.
-
-    Args:
-        trained: of a run on texts or pictures.
-        target: the column of labels.
-        client_column: whom a row belongs to, if a column says it.
-        ids: columns that name a row.
-    """
-    return TableSchema(
-        features=(),
-        targets=(target,),
-        task=trained.task.name,
-        class_names=tuple(trained.split["class_names"]),
-        client_column=client_column,
-        ids=ids,
-        few_rows=trained.split.get("few_clients", {}),
-    )
 
 
 def answers_of(

@@ -16,7 +16,7 @@ from commonground.data import FederatedDataset
 from commonground.data.partition_texts import is_own_partition
 from commonground.data.sources import kind_of
 from commonground.data.sources.kinds import Unknown
-from commonground.engine.answers import outputs_of
+from commonground.engine.predictions import outputs_of
 from commonground.engine.prepare import data_of
 from commonground.engine.run import Run, as_run
 from commonground.engine.state.files import write_atomically

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from commonground.data.tables.load import LABEL
 from commonground.data.tables.read import RawTable
 from commonground.data.tables.schema import TableSchema
 from commonground.data.text.tokens import Tokens
 from commonground.engine.run import Run
-from commonground.engine.trained import Trained
 from commonground.name_lists import names_in
-from commonground.prediction.tables import Note, TableAnswers, Whose, answers_of, named_columns
+from commonground.prediction.tables import Note, TableAnswers, Whose, answers_of
 from commonground.prediction.texts import read_text_table, texts_in, tokens_of
 
-__all__ = ["predict_text_table", "schema_of_texts", "tokens_of_table"]
-
-
-def schema_of_texts(trained: Trained) -> TableSchema | None:
-    """The columns of clients and labels, and the classes, of a run on a user's table of texts; None of other runs."""
-    told = trained.split
-    if "text_columns" not in told:
-        return None
-    target = told.get("label_column") or trained.config.target or LABEL  # earlier versions did not keep it
-    return named_columns(trained, target, told.get("client_column", trained.config.client_column))
+__all__ = ["predict_text_table", "tokens_of_table"]
 
 
 def predict_text_table(
@@ -41,7 +30,7 @@ def predict_text_table(
     Args:
         run: the run.
         path: the table; texts are in the run's columns, or where it was given none by name, in usual ones.
-        schema: of the run (:func:`schema_of_texts`).
+        schema: of the run (:func:`~commonground.engine.named_columns.schema_of_texts`).
         whose, note, separator, encoding: see there.
 
     Raises:

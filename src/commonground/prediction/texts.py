@@ -20,7 +20,7 @@ from commonground.data.tables.read import RawTable, is_table, read_raw
 from commonground.data.tables.textfile import check_unsaid
 from commonground.data.text import TextSamples, alpaca_prompt, load_tokenizer, prompt_tokens, tokenize
 from commonground.data.text.tokens import Tokens, told_of_full
-from commonground.engine.answers import answers_of, device_of, portable_model
+from commonground.engine.predictions import device_of, portable_model, predictions_of
 from commonground.engine.run import Run
 from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, DataError
@@ -151,7 +151,7 @@ def classify(
         ModelError: it is a language model, which answers instructions.
         DataError: the run was trained on pairs and these are single texts, or the other way round.
     """
-    return answers_of(run.trained, tokens_of(run, texts, note), client)
+    return predictions_of(run.trained, tokens_of(run, texts, note), client)
 
 
 def tokens_of(run: Run, texts: TextSamples, note: Callable[[str], None] | None = None, tokenizer: Any = None) -> Tokens:

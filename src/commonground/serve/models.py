@@ -18,8 +18,8 @@ from commonground.counted import counted
 from commonground.data import FederatedDataset
 from commonground.engine.added import FOLDER as ADDED
 from commonground.engine.added import INDEX
-from commonground.engine.answers import device_of, portable_model
 from commonground.engine.portable import PortableModel
+from commonground.engine.predictions import device_of, portable_model
 from commonground.engine.run import Run, at_hand
 from commonground.errors import ConfigError, DataError, RunError
 from commonground.quoting import quoted

@@ -18,11 +18,11 @@ from commonground.data.tables.read import RawTable, raw_of_frame
 from commonground.data.tables.schema import TableSchema
 from commonground.data.tables.split import FEW
 from commonground.data.text import TextSamples, load_tokenizer
+from commonground.engine.named_columns import named_columns, schema_of_texts
 from commonground.engine.run import Run
 from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, DataError
-from commonground.prediction.tables import named_columns, targets_of
-from commonground.prediction.text_tables import schema_of_texts
+from commonground.prediction.tables import targets_of
 from commonground.prediction.texts import tokens_of
 from commonground.quoting import escaped, quoted
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.engine import Run
-from commonground.engine.answers import answers_of
+from commonground.engine.predictions import predictions_of
 
 __all__ = ["answers"]
 
@@ -30,8 +30,8 @@ def answers(run: Run, x: npt.NDArray[np.floating], client: npt.NDArray[np.int64]
     for rows in np.split(order, starts[1:]) if len(order) else []:
         whose = int(client[rows[0]])
         if whose >= 0 or trained.has_global_model:
-            said[rows] = answers_of(trained, x[rows], None if whose < 0 else whose)
+            said[rows] = predictions_of(trained, x[rows], None if whose < 0 else whose)
         else:
-            each = (answers_of(trained, x[rows], number) for number in range(trained.clients))
+            each = (predictions_of(trained, x[rows], number) for number in range(trained.clients))
             said[rows] = sum(each) / trained.clients
     return said

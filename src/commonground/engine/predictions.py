@@ -22,10 +22,18 @@ from commonground.models.behaviour import held_generators
 from commonground.models.heads import head_module, inputs_of
 from commonground.user_code import failing_as
 
-__all__ = ["answers_of", "device_of", "inputs_for", "outputs_of", "portable_model", "representation_of", "stored_rows"]
+__all__ = [
+    "device_of",
+    "inputs_for",
+    "outputs_of",
+    "portable_model",
+    "predictions_of",
+    "representation_of",
+    "stored_rows",
+]
 
 
-def answers_of(trained: Trained, x: Given, client: int | None) -> npt.NDArray[np.float64]:
+def predictions_of(trained: Trained, x: Given, client: int | None) -> npt.NDArray[np.float64]:
     """What a client's own model (None: the global one) says of raw samples [n, …] (stored as the training data: images
     channels last, values unscaled), as the run's task does: class probabilities [n, classes], numbers [n, targets], ….
 
@@ -50,7 +58,7 @@ def outputs_of(trained: Trained, x: Given, client: int | None, whose: int | None
 
 
 def representation_of(trained: Trained, x: Given, client: int | None) -> npt.NDArray[np.floating[Any]]:
-    """What a client's own model (None: the global one) gives to its head for raw samples, as for :func:`answers_of`.
+    """What a client's own model (None: the global one) gives to its head for samples as of :func:`predictions_of`.
 
     Raises:
         ModelError: no single submodule of the model is its head.
