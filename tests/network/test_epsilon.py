@@ -12,7 +12,7 @@ from commonground.config import RunConfig
 from commonground.engine.backends.serialization import unpack
 from commonground.errors import RunError, UpdateError
 from commonground.network import Limits, gather, train_over
-from commonground.network.federation import Members
+from commonground.network.members import Members
 from commonground.network.post import Letter
 from commonground.network.running import run_settings
 from commonground.privacy import Budget

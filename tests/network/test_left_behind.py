@@ -20,8 +20,8 @@ from commonground.engine.state.lock import is_free, locked
 from commonground.errors import BusyError, RunError
 from commonground.network import Limits, Members, gather, running, train_over
 from commonground.network.deploy import Deployment
-from commonground.network.federation import MEMBERS
 from commonground.network.holder import HOLDER, Holder
+from commonground.network.members import MEMBERS
 from commonground.network.running import run_settings
 from tests.helpers import made_data
 from tests.network.town import Town

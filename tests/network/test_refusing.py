@@ -22,7 +22,7 @@ from commonground.errors import ConfigError, RunError, UpdateError
 from commonground.network import Answering, Members, gather, server_app, train_over
 from commonground.network.answering import failed
 from commonground.network.demands import is_folder
-from commonground.network.federation import RefusedError
+from commonground.network.gathering import RefusedError
 from commonground.network.post import Letter, NoAnswerError
 from commonground.network.running import run_settings
 from commonground.quoting import quoted
@@ -289,6 +289,25 @@ def test_who_is_started_anew_while_others_are_waited_for_is_known_as_what_it_is_
     run = train_over(town, config, members, FAST, tmp_path / "run")
     assert "refused" not in run.summary
     assert [row["rounds"] for row in run.clients] == [3, 3, 3]
+
+
+def test_who_is_turned_away_may_come_back_with_less_to_ask_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner hears why, and starts it anew without the demand while the server still waits."""
+    monkeypatch.setattr("commonground.network.gathering._LONGEST", 1.0)
+    town, notes, without = town_of(tmp_path, 1), list[str](), dict[int, str]()
+    config = RunConfig.make({**SETTINGS, "algorithm": "fedavg", "data": "arrays"})
+
+    def note(text: str) -> None:
+        notes.append(text)
+        if "there: 3" in text:
+            assert list(without) == [101]
+            town.restart(101)
+
+    members = gather(town, 4, 20, note, without, config)
+    assert members.nodes == (100, 101, 102, 103)
+    assert without == {}
+    assert sum("takes no part in this run" in text for text in notes) == 1
+    assert "client site 1 is there" in str(notes)
 
 
 def test_a_model_folder_of_a_client_s_host_is_its_owner_s_to_name(tmp_path: Path) -> None:

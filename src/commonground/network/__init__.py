@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from commonground.network.answering import Answering
 from commonground.network.engine import NetworkEngine
-from commonground.network.federation import Members, gather, train_over
+from commonground.network.federation import train_over
+from commonground.network.gathering import gather
 from commonground.network.limits import Limits
+from commonground.network.members import Members
 
 __all__ = ["Answering", "Limits", "Members", "NetworkEngine", "gather", "train_over"]

@@ -15,10 +15,10 @@ from typing import Any
 
 from commonground.engine.state.files import write_atomically
 from commonground.errors import ConfigError, RunError
-from commonground.network.federation import MEMBERS, Members
 from commonground.network.holder import Holder
 from commonground.network.keys import check_own_certificate, make_certificates
 from commonground.network.limits import LARGEST
+from commonground.network.members import MEMBERS, Members
 from commonground.network.server_app import Job
 from commonground.network.superlink import MAX_BYTES, is_everywhere
 from commonground.quoting import escaped

@@ -1,27 +1,19 @@
-"""The server's side of a run over a network: who takes part, what all have to agree on, then the rounds."""
+"""The server's side of a run over a network that clients have come to: it begins, trains and ends."""
 
 from __future__ import annotations
 
 import json
-import math
-import secrets
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
-from importlib.metadata import version
-from itertools import groupby
 from pathlib import Path
-
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.config import RunConfig
 from commonground.counted import counted
-from commonground.data.described import Description, described_dataset, read_description
+from commonground.data.described import described_dataset
 from commonground.data.source import Origin
-from commonground.data.tables.told import Agreed, Columns, read_told
 from commonground.engine.backends.message_kinds import Acknowledged, Evaluate, FailedError, read_answer
 from commonground.engine.backends.serialization import pack, unpack
 from commonground.engine.observer import Observer
@@ -32,198 +24,19 @@ from commonground.engine.state.files import write_atomically
 from commonground.engine.state.folder import RunFolder
 from commonground.engine.state.lock import locked
 from commonground.engine.training import run_training
-from commonground.errors import CommonGroundError, ConfigError, DataError, RunError, UpdateError
-from commonground.network.agreeing import agree_on_tables
+from commonground.errors import ConfigError, UpdateError
 from commonground.network.answering import Begin
-from commonground.network.demands import unmet
 from commonground.network.engine import NetworkEngine
+from commonground.network.gathering import RefusedError
 from commonground.network.limits import Limits
-from commonground.network.post import Letter, NoAnswerError, Post, Questions, json_of, said_of
+from commonground.network.members import MEMBERS, Members
+from commonground.network.post import Letter, NoAnswerError, Post, Questions, said_of
 from commonground.network.tuning import HeadTuningStart, tuning_of, tuning_run
 from commonground.quoting import escaped, quoted
 
-__all__ = ["MEMBERS", "Members", "RefusedError", "gather", "train_over"]
-
-MEMBERS = "network.json"
-"""The file of a run's folder that says who takes part."""
+__all__ = ["train_over"]
 
 _TOLD_WITHIN = 5.0  # seconds for which it is waited for that clients have heard something
-_PAUSE = 0.5  # seconds between two looks for nodes
-_FIRST, _LONGEST = 4.0, 30.0  # seconds for their answers, while which others that come wait; doubled each time
-
-
-class RefusedError(RunError):
-    """Clients take no part in a run that has not begun, because of what it is.
-
-    Args:
-        why: by node, with the client's name.
-    """
-
-    def __init__(self, why: Mapping[int, str]) -> None:
-        super().__init__("; ".join(why.values()))
-        self.why = dict(why)
-
-
-class Members(BaseModel):
-    """Who takes part in a run, in the clients' order.
-
-    Attributes:
-        run: its id.
-        nodes: of the clients.
-        descriptions: of their data.
-        table: what the columns of their tables become, if they have agreed on that.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    run: str
-    nodes: tuple[int, ...]
-    descriptions: tuple[Description, ...]
-    table: Agreed | None = None
-
-    @classmethod
-    def read(cls, path: Path) -> Members:
-        """From a file.
-
-        Raises:
-            RunError: it cannot be read.
-        """
-        try:
-            return cls.model_validate_json(path.read_bytes())
-        except (OSError, ValidationError) as error:
-            raise RunError(f"'{path}', which says who takes part in the run, cannot be read: {error}") from None
-
-
-def gather(
-    post: Post,
-    clients: int,
-    seconds: float,
-    note: Callable[[str], None] = lambda text: None,
-    without: dict[int, str] | None = None,
-    config: RunConfig | None = None,
-) -> Members:
-    """Wait until as many clients have said what they have.
-
-    Args:
-        post: carries letters.
-        clients: how many; all that are there then take part.
-        seconds: how long is waited.
-        note: hears of each.
-        without: nodes that take no part in the run, with why. Those whose owners demand more privacy are added.
-        config: of the run; None if it is not known yet.
-
-    Raises:
-        RunError: too few have come, or two have one name.
-        RefusedError: as many as are waited for have come, and demand more privacy, all of them.
-    """
-    without = {} if without is None else without
-    refused, turned_away = dict(without), dict[int, str]()
-    until, found = time.monotonic() + seconds, dict[int, Description | Columns]()
-    window, said, ours = _FIRST, -1, version("commonground")
-    while True:
-        if said != len(found):
-            said, left = len(found), max(0.0, until - time.monotonic())
-            note(f"waiting up to {left:.0f} s for {counted(clients, 'client')}; there: {said}")
-        news = {node: Letter("hello", "", b"") for node in post.nodes() if node not in {**found, **without}}
-        for node, answer in post.exchange(news, min(seconds, window)):
-            try:
-                found[node] = _described(answer)
-            except NoAnswerError as error:
-                if node not in refused:
-                    note(f"node {node} has not answered yet; it is asked again")
-                refused[node] = str(error)
-            except CommonGroundError as error:
-                if refused.get(node) != str(error):
-                    note(f"node {node} cannot take part: {error}")
-                refused[node] = str(error)
-            else:
-                refused.pop(node, None)
-                if why := _takes_no_part(found[node], config):
-                    without[node] = refused[node] = turned_away[node] = why
-                    del found[node]
-                    note(why)
-                    continue
-                note(f"client {escaped(found[node].name)} is there: {found[node].train:,} training rows")
-                if found[node].version not in ("", ours):
-                    theirs = escaped(found[node].version)
-                    note(f"client {escaped(found[node].name)} has version {theirs}, and the server {ours}")
-        if len(found) >= clients:
-            _ask_again(post, found, [node for node in found if node not in news], min(seconds, window), note)
-            break
-        if not found and len(turned_away) >= clients:
-            raise RefusedError(turned_away)
-        if time.monotonic() > until:
-            why = f" ({'; '.join(dict.fromkeys(refused.values()))})" if refused else ""
-            text = f"{len(found)} of {clients} clients have come within {seconds:g} s{why}"
-            _tell(post, found, text)
-            raise RunError(text)
-        window = min(2 * window, _LONGEST)
-        time.sleep(_PAUSE)
-    nodes = sorted(found, key=lambda node: found[node].name)
-    for name, namesakes in groupby(nodes, lambda node: found[node].name):
-        same = [str(node) for node in sorted(namesakes)]
-        if len(same) > 1:
-            text = (
-                f"the clients of nodes {', '.join(same[:-1])} and {same[-1]} call themselves {quoted(name)}; each "
-                "needs a name of its own (--name)"
-            )
-            _tell(post, map(int, same), text)
-            raise RunError(text)
-    described = [told for node in nodes if isinstance(told := found[node], Description)]
-    tables = {node: told for node in nodes if isinstance(told := found[node], Columns)}
-    if tables and described:
-        text = (
-            f"client {quoted(next(iter(tables.values())).name)} has a table without a schema, and client "
-            f"{quoted(described[0].name)} has arrays or a table with one; start all with the same --schema, which "
-            "those with --demand-dp need, or none"
-        )
-        _tell(post, nodes, text)
-        raise RunError(text)
-    agreed = None
-    if tables:
-        try:
-            agreed, described = agree_on_tables(post, tables, seconds, note)
-        except CommonGroundError as error:
-            _tell(post, tables, str(error))
-            raise
-    return Members(run=secrets.token_hex(16), nodes=tuple(nodes), descriptions=tuple(described), table=agreed)
-
-
-def _ask_again(
-    post: Post,
-    found: dict[int, Description | Columns],
-    early: Sequence[int],
-    seconds: float,
-    note: Callable[[str], None],
-) -> None:
-    """Hear once more of those who were there early: one may have been started anew since, with other data. Who does not
-    answer now is taken by what it said.
-    """
-    for node, answer in post.exchange({node: Letter("hello", "", b"") for node in early}, seconds):
-        with suppress(CommonGroundError):
-            told = _described(answer)
-            if told != found[node]:
-                note(
-                    f"client {escaped(told.name)}, which was {quoted(found[node].name)} with {found[node].train:,} "
-                    f"training rows, has been started anew: {told.train:,} training rows"
-                )
-                found[node] = told
-
-
-def _takes_no_part(told: Description | Columns, config: RunConfig | None) -> str:
-    """Why a client is not to be waited for, if what it says of itself is enough to know it; else empty."""
-    if config is None or not isinstance(told, Description):
-        return ""
-    # Noise that follows from a wanted ε is found later; whether it is enough the client says then.
-    known = config if config.dp_noise is not None else config.model_copy(update={"dp_noise": math.inf})
-    why = unmet(told.demand, told.least_noise, known)
-    return f"client {quoted(told.name)} takes no part in this run, and says {quoted(why, 300)}" if why else ""
-
-
-def _tell(post: Post, nodes: Iterable[int], text: str) -> None:
-    """Tell clients why there is no run: their owners are the ones who can do something about it."""
-    for _ in post.exchange(dict.fromkeys(nodes, Letter("told", "", text.encode())), _TOLD_WITHIN):
-        pass
 
 
 def train_over(
@@ -394,17 +207,3 @@ def begin_of(setup: Setup, members: Members, client: int, tuning: HeadTuningStar
         tuning=tuning,
     )
     return begin.model_dump_json(exclude={"tokens"} if begin.tokens is None else None).encode()
-
-
-def _described(answer: Letter | UpdateError) -> Description | Columns:
-    if isinstance(answer, UpdateError):
-        raise answer
-    if answer.kind != "ok":
-        raise DataError(f"it says {answer.kind!r}")
-    said = json_of(answer.body)
-    if isinstance(said, UpdateError):
-        raise said
-    with suppress(ValueError, RecursionError):
-        if "columns" in dict(json.loads(answer.body)):
-            return read_told(Columns, answer.body)
-    return read_description(answer.body)

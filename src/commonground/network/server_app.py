@@ -18,10 +18,12 @@ from commonground.counted import counted
 from commonground.engine.observer import Silent
 from commonground.engine.state.folder import RunFolder
 from commonground.errors import CommonGroundError
-from commonground.network.federation import MEMBERS, Members, RefusedError, gather, train_over
+from commonground.network.federation import train_over
+from commonground.network.gathering import RefusedError, gather
 from commonground.network.grid import GridPost
 from commonground.network.holder import Holder
 from commonground.network.limits import Limits
+from commonground.network.members import MEMBERS, Members
 from commonground.network.parent import end_with
 from commonground.network.parts import pull_patiently
 from commonground.quoting import escaped
