@@ -101,8 +101,8 @@ def test_the_page_names_every_file_of_a_run(tmp_path: Path) -> None:
 def test_the_service_answers_as_its_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     testing = pytest.importorskip("fastapi.testclient")
     from commonground import load_run
+    from commonground.engine.state.tokens import ENROL, Enrolment
     from commonground.serve import RunModels, Tokens, make_app
-    from commonground.serve.tokens import ENROL, Enrolment
 
     page = ROOT / "docs" / "guide" / "service.md"
     monkeypatch.chdir(tmp_path)

@@ -19,9 +19,9 @@ from fastapi.testclient import TestClient
 
 from commonground.adapt import keep_clients
 from commonground.engine.state.lock import locked
+from commonground.engine.state.tokens import ENROL
 from commonground.errors import ConfigError, RunError
 from commonground.serve import RunModels, Tokens, make_app
-from commonground.serve.tokens import ENROL
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 

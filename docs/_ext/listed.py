@@ -26,8 +26,8 @@ TOPICS = {
     "Load": "load_data build_model",
     "Train": "train load_run plan",
     "Compare": "compare plan_comparison",
-    "Use": "predict_rows predict_tests adapt keep_clients export_model export_adapter load_exported load_adapter "
-    "table_inputs",
+    "Use": "predict_rows predict_tests adapt keep_clients forget_clients export_model export_adapter load_exported "
+    "load_adapter table_inputs",
     "Runs and models": "Run Observer ExportedModel CommonGroundError",
     "Data": "FederatedDataset Source IID Shards Dirichlet LogNormal Labels Features Column",
     "Tasks": "Task Classification MultiLabel Regression AnswerTokens",

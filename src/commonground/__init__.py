@@ -15,7 +15,7 @@ from commonground.stopping import end_while_loading as _end_while_loading
 from commonground.stopping import is_command as _is_command
 
 if TYPE_CHECKING:
-    from commonground.adapt import adapt, keep_clients
+    from commonground.adapt import adapt, forget_clients, keep_clients
     from commonground.adapters import load_adapter
     from commonground.algorithms import Algorithm, Client, Server, Tensors, Update
     from commonground.compare import compare, plan_comparison
@@ -51,7 +51,7 @@ if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & set(_os.environ):
     _os.environ["GOMP_SPINCOUNT"] = "2000"
 
 _ROOMS = {
-    "adapt": "adapt keep_clients",  # heads for new clients, tried or kept
+    "adapt": "adapt forget_clients keep_clients",  # heads for new clients, tried or kept
     "adapters": "load_adapter",  # a LoRA adapter into a model
     "algorithms": "Algorithm Client Server Tensors Update",  # what an algorithm is written in
     "compare": "compare plan_comparison",  # several methods side by side, and what that would need
@@ -138,6 +138,7 @@ __all__ = [
     "compare",
     "export_adapter",
     "export_model",
+    "forget_clients",
     "keep_clients",
     "load_adapter",
     "load_data",

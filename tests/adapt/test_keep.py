@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from commonground.data.arrays import Preprocess
 from commonground.engine.added import AddedClients
 from commonground.engine.backends import factory
 from commonground.engine.network import plain_algorithm
+from commonground.engine.state.tokens import Tokens
 from commonground.errors import ConfigError, DataError, RunError
 from tests.helpers import made_data
 
@@ -313,3 +315,60 @@ def test_no_file_of_a_users_is_run_to_build_the_network_of_a_newcomer(tmp_path: 
     assert isinstance(run.trained.algorithm, HeadTuning)
     assert plain_algorithm(run.config, run.trained.algorithm).name == "local"
     assert not ran.exists()
+
+
+def test_who_was_kept_can_leave_again(tmp_path: Path) -> None:
+    """Its head is in no file any more, nor the one that it had before; the others answer as they did."""
+    run = trained(tmp_path / "run")
+    x = newcomers().x_test[:9]
+    kept = cg.keep_clients(run, newcomers(), seed=4).run
+    kept = cg.keep_clients(kept, replace(newcomers(1), client_names=("anna",))).run
+    heads = {name: kept.trained.values_of(kept.trained.known.number(name)) for name in ("new-1", "anna")}
+    answers = {name: kept.predict(x, name) for name in ("new-0", "new-2", "anna", 0)}
+    tokens = Tokens(tmp_path / "run")
+    hers, other = tokens.issue("new-1"), tokens.issue("new-0")
+
+    left = cg.forget_clients(kept, ["new-1"])
+    for known in (left, cg.load_run(tmp_path / "run")):
+        assert [*known.trained.known.names][-3:] == ["new-0", "new-2", "anna"]
+        for name, said in answers.items():
+            np.testing.assert_array_equal(known.predict(x, name), said)
+        with pytest.raises(ConfigError, match="new-1"):
+            known.predict(x, "new-1")
+    written = b"".join(path.read_bytes() for path in (tmp_path / "run" / "added").iterdir())
+    assert row_of(heads["anna"]) in written
+    assert row_of(heads["new-1"]) not in written
+    assert (tokens.whose(hers), tokens.whose(other)) == (None, "new-0")
+    assert cg.keep_clients(left, newcomers(1)).names == ("new-3",)  # no name is given twice
+
+
+def row_of(model: cg.Tensors) -> bytes:
+    """Of a client's head, the last layer, what its file holds as it is."""
+    return [value for name, value in model.items() if name.endswith("weight")][-1].numpy().tobytes()
+
+
+def test_a_renewed_head_leaves_the_files(tmp_path: Path) -> None:
+    run = trained(tmp_path)
+    kept = cg.keep_clients(run, newcomers(2), seed=4).run
+    before = kept.trained.values_of(kept.trained.known.number("new-0"))
+    again = cg.keep_clients(kept, replace(newcomers(1, seed=3), client_names=("new-0",)))
+    assert again.renewed == ("new-0",)
+    written = b"".join(path.read_bytes() for path in (tmp_path / "added").iterdir())
+    assert row_of(before) not in written
+    assert row_of(again.run.trained.values_of(again.run.trained.known.number("new-0"))) in written
+
+
+def test_who_can_not_leave(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = trained(tmp_path)
+    cg.keep_clients(run, newcomers(1))
+    with pytest.raises(ConfigError, match=r"has trained the run .* and what it taught the shared model stays in it"):
+        cg.forget_clients(tmp_path, ["0"])
+    with pytest.raises(ConfigError, match="nobody"):
+        cg.forget_clients(tmp_path, ["new-0", "nobody"])
+    assert "new-0" in cg.load_run(tmp_path).trained.known.names  # all or none
+    assert main(["adapt", str(tmp_path), "--forget", "new-0", "--shots", "3"]) == 2
+    assert "--forget needs nothing but the run and names; leave out --shots" in capsys.readouterr().err
+    assert main(["adapt", str(tmp_path), "--forget", "new-0"]) == 0
+    assert "'new-0', with its head and its tokens for a service" in capsys.readouterr().err
+    assert cg.load_run(tmp_path).trained.added.names == ()
+    assert [path.name for path in (tmp_path / "added").iterdir()] == ["clients.json"]

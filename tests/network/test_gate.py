@@ -20,6 +20,8 @@ from flwr.app.message import remove_content_from_message
 from flwr.app.message.arraychunk import ArrayChunk
 from flwr.common.serde import message_to_proto
 from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import Message as MessageProto
+from flwr.proto.message_pb2 import Metadata as MetadataProto
 from flwr.proto.message_pb2 import PushObjectRequest
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
@@ -225,3 +227,12 @@ def test_an_app_of_flowers_says_what_it_was_given() -> None:
     about = {"description": "What Flower runs for CommonGround", "license": "Apache-2.0"}  # Flower asks for both
     assert project["project"] == {"name": "an-app", "version": "1.0.0", "dependencies": [], **about}
     assert project["tool"]["flwr"]["app"] == {"publisher": "commonground", "components": apps, "config": config}
+
+
+@pytest.mark.parametrize(("node", "named", "status"), [(7, 7, 200), (7, 8, 403)])
+def test_a_node_answers_in_its_own_name_alone(node: int, named: int, status: int) -> None:
+    """Flower asks for the key of the node that announces an answer, and takes the answer for that of whom it names."""
+    head = MessageProto(metadata=MetadataProto(src_node_id=named, reply_to_message_id="a question"))
+    body = PushMessagesRequest(node=Node(node_id=node), messages_list=[head]).SerializeToString()
+    assert asked("/v1/fleet/push-messages", parts=(body[:5], body[5:])) == status
+    assert asked("/v1/fleet/push-messages", parts=(b"no message",)) == 200  # Flower says what is wrong with it

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,17 +16,26 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from flwr.app import ConfigRecord, Error, Message, RecordDict
-from flwr.supercore.inflatable.inflatable_utils import ObjectPushError, pull_objects
+from flwr.app import Array, ConfigRecord, Error, Message, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.common.serde import message_to_proto
+from flwr.proto.message_pb2 import PullObjectResponse
+from flwr.proto.node_pb2 import Node as NodeProto
+from flwr.supercore.inflatable.inflatable_object import (
+    add_header_to_object_body,
+    get_all_nested_objects,
+    get_object_tree,
+)
+from flwr.supercore.inflatable.inflatable_utils import ObjectPushError, validate_object_content
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import http_grid
 
 from commonground.data.described import describe_client
 from commonground.data.part import part_of
 from commonground.errors import RunError, UpdateError
-from commonground.network import Limits, federation, gather, grid, server_app
+from commonground.network import Limits, gather, gathering, grid, server_app
 from commonground.network.letters import content_of, letter_of
-from commonground.network.parts import pull_patiently
+from commonground.network.parts import pull_opened
 from commonground.network.post import Letter, NoAnswerError, question_id
 from tests.helpers import made_data
 
@@ -41,6 +51,7 @@ class Grid:
         self.nodes = {int(name[1:]): node for name, node in nodes.items()}
         self.there = set(self.nodes)
         self.heard: list[tuple[int, str]] = []
+        self.letters: list[Letter] = []
         self._answers: dict[str, Message] = {}
         self._ids = count()
 
@@ -54,6 +65,7 @@ class Grid:
             message.metadata.__dict__["_message_id"] = name
             letter = letter_of(message.content, 1 << 30)
             self.heard.append((node, letter.kind))
+            self.letters.append(letter)
             said = self.nodes[node](letter)
             if isinstance(said, Error):
                 self._answers[name] = Message(said, reply_to=message)
@@ -178,7 +190,7 @@ def test_those_who_come_are_not_kept_waiting_by_one_that_is_silent(monkeypatch: 
             yield from ((node, NoAnswerError("it did not answer")) for node in letters)
 
     now = iter(range(0, 1000, 5))
-    monkeypatch.setattr(federation, "time", SimpleNamespace(monotonic=lambda: float(next(now)), sleep=lambda s: None))
+    monkeypatch.setattr(gathering, "time", SimpleNamespace(monotonic=lambda: float(next(now)), sleep=lambda s: None))
     notes: list[str] = []
     with pytest.raises(RunError, match=r"0 of 1 clients have come within 20 s \(it did not answer\)"):
         gather(Silent(), 1, 20, notes.append)
@@ -204,7 +216,7 @@ def test_who_came_in_the_end_is_no_reason_for_too_few(monkeypatch: pytest.Monkey
                 yield node, said if came else NoAnswerError(f"node {node} is away")
 
     now = iter(range(0, 1000, 5))
-    monkeypatch.setattr(federation, "time", SimpleNamespace(monotonic=lambda: float(next(now)), sleep=lambda s: None))
+    monkeypatch.setattr(gathering, "time", SimpleNamespace(monotonic=lambda: float(next(now)), sleep=lambda s: None))
     with pytest.raises(RunError, match=r"1 of 2 clients have come within 20 s \(node 2 is away\)"):
         gather(Late(), 2, 20)
 
@@ -219,6 +231,8 @@ def test_clients_of_one_name_are_told_by_their_nodes() -> None:
     with pytest.raises(RunError, match=wanted):
         gather(grid.GridPost(there, LIMITS), 4, 3)
     assert sorted(node for node, kind in there.heard if kind == "told") == [1, 3, 4]  # their owners can mend it
+    (told,) = {letter.body for letter in there.letters if letter.kind == "told"}
+    assert told == b"3 clients call themselves 'north'; each needs a name of its own (--name)"  # and no node's number
 
 
 def test_a_message_whose_parts_the_server_does_not_take_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,11 +273,112 @@ def test_a_job_waits_for_parts_as_long_as_for_an_answer(tmp_path: Path, monkeypa
     job = server_app.Job(settings={}, clients=1, wait=1.0, limits=LIMITS, out=str(tmp_path / "run"))
     (tmp_path / "job.json").write_text(job.model_dump_json())
     monkeypatch.setattr(server_app, "end_with", lambda parent: None)
-    monkeypatch.setitem(vars(http_grid), "pull_objects", pull_objects)  # put back afterwards
+    for name in ("pull_objects", "inflate_object_from_contents"):
+        monkeypatch.setitem(vars(http_grid), name, vars(http_grid)[name])  # put back afterwards
     pulls: list[Any] = []
     monkeypatch.setattr(server_app, "_carry_out", lambda *_: pulls.append(vars(http_grid)["pull_objects"]))
     context: Any = SimpleNamespace(run_config={"job": str(tmp_path / "job.json")}, run_id=1)
     nothing: Any = None
     server_app.main(nothing, context)
-    assert [(pull.func, pull.keywords) for pull in pulls] == [(pull_patiently, {"most": LIMITS.seconds})]
+    wanted = {"most_seconds": LIMITS.seconds, "most_bytes": LIMITS.max_bytes}
+    assert [(pull.func, pull.keywords) for pull in pulls] == [(pull_opened, wanted)]
     assert json.loads(server_app.outcome_of(tmp_path / "job.json").read_text()) == {"error": None}
+
+
+class Unreadable(Array):
+    """An array that says of itself what is no JSON."""
+
+    body = b"no json"
+
+    def deflate(self) -> bytes:
+        return add_header_to_object_body(object_body=self.body, obj=self)
+
+
+class Repeating(Unreadable):
+    """One that names its one part a hundred times."""
+
+    body = json.dumps({"dtype": "uint8", "shape": [1], "stype": "commonground", "arraychunk_ids": [0] * 100}).encode()
+
+
+Unreadable.__qualname__ = Repeating.__qualname__ = Array.__qualname__  # by which Flower knows them
+
+
+def through_flower(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Array], None]) -> dict[int, Letter | UpdateError]:
+    """What the post gives of two clients' answers that came through Flower's own grid, of which that of node 7 is
+    spoilt in a way that its server lets through.
+    """
+    monkeypatch.setitem(vars(http_grid), "pull_objects", partial(pull_opened, most_seconds=5.0, most_bytes=1 << 16))
+    monkeypatch.setitem(vars(http_grid), "inflate_object_from_contents", server_app._message_of)
+    replies: list[Message] = []
+
+    class Flowers(http_grid.HttpGrid):
+        """Without a server."""
+
+        node = NodeProto(node_id=1)
+
+        def __init__(self) -> None:
+            self._run: Any = SimpleNamespace(run_id=1)
+
+        def get_node_ids(self) -> Iterable[int]:
+            return [7, 8]
+
+        def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+            for message in messages:
+                message.metadata.__dict__["_message_id"] = message.object_id
+                node, content = message.metadata.dst_node_id, content_of(Letter("ok", "", bytes(1000)))
+                if node == 7:
+                    spoil(content.array_records["body"]["body"])
+                reply = Message(content, reply_to=message)
+                reply.metadata.__dict__["_message_id"] = reply.object_id
+                replies.append(reply)
+                yield message.object_id
+
+        @property
+        def _runtime_client(self) -> Any:
+            parts = {name: one.deflate() for reply in replies for name, one in get_all_nested_objects(reply).items()}
+            for part in parts.values():
+                validate_object_content(part)  # all that Flower's server asks of one
+            heads = [message_to_proto(remove_content_from_message(reply)) for reply in replies]
+            trees = [get_object_tree(reply) for reply in replies]
+            return SimpleNamespace(
+                PullMessages=lambda asked: SimpleNamespace(messages_list=heads, message_object_trees=trees),
+                PullObject=lambda asked: PullObjectResponse(
+                    object_found=True, object_available=True, object_content=parts[asked.object_id]
+                ),
+                ConfirmMessageReceived=lambda asked: None,
+            )
+
+    return dict(grid.GridPost(Flowers(), LIMITS).exchange({7: ASK, 8: ASK}, 5))
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (Unreadable, "a message was received that cannot be read"),
+        (Repeating, r"a message of 100,\d\d\d bytes was received, and at most 65,536 are allowed \(--max-message\)"),
+    ],
+)
+def test_an_answer_over_which_flower_would_stumble_is_refused_and_no_other(
+    kind: type[Array], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoil(array: Array) -> None:
+        array.__class__ = kind
+
+    told = through_flower(monkeypatch, spoil)
+    refused = told[7]
+    assert isinstance(refused, UpdateError)
+    assert re.fullmatch(f"of its answer the server says: {said}", str(refused))
+    assert not isinstance(refused, NoAnswerError)
+    assert told[8] == Letter("ok", "", bytes(1000))
+
+
+def test_an_honest_answer_comes_through_flower_as_it_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = through_flower(monkeypatch, lambda array: None)
+    assert told == {7: Letter("ok", "", bytes(1000)), 8: Letter("ok", "", bytes(1000))}
+
+
+def test_no_two_questions_have_an_id_that_another_node_could_work_out() -> None:
+    """All that Flower asks of an answer is that it names the question; the rest of the id is known to all."""
+    ids = [content_of(ASK).object_id for _ in range(2)]
+    assert ids[0] != ids[1]
+    assert letter_of(content_of(ASK), 1 << 20) == ASK

@@ -19,10 +19,10 @@ pytest.importorskip("httpx")
 from fastapi.testclient import TestClient
 
 from commonground.data.tables.schema import TableSchema
+from commonground.engine.state.tokens import ENROL, Enrolment
 from commonground.errors import DataError
 from commonground.serve import RunModels, Tokens
 from commonground.serve.rows import _check_owner
-from commonground.serve.tokens import ENROL, Enrolment
 from tests.serve.shops import bearer, features, rows
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")

@@ -22,10 +22,10 @@ from fastapi.testclient import TestClient
 
 from commonground.data.text import TextSamples
 from commonground.engine.run import Run
+from commonground.engine.state.tokens import ENROL
 from commonground.errors import ConfigError
 from commonground.prediction.texts import classify
 from commonground.serve import RunModels, Tokens, make_app
-from commonground.serve.tokens import ENROL
 from tests.language import tiny_model, token_data
 from tests.serve.shops import bearer
 from tests.text_files import save_tokenizer, some_words

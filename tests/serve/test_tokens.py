@@ -15,9 +15,9 @@ pytest.importorskip("fastapi")
 pytest.importorskip("httpx")
 from fastapi.testclient import TestClient
 
+from commonground.engine.state.tokens import ENROL
 from commonground.errors import RunError
 from commonground.serve import RunModels, Tokens, make_app
-from commonground.serve.tokens import ENROL
 from tests.serve.shops import bearer, features, rows
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -140,7 +141,8 @@ def _other_classes(trained: Trained, data: FederatedDataset) -> str:
 
 def _names(trained: Trained, data: FederatedDataset) -> list[str]:
     """What the new clients are called; those that the data only number go on counting."""
-    first = len(trained.added.names)
+    counted = [int(name[4:]) for name in trained.added.names if re.fullmatch("new-[0-9]{1,9}", name)]
+    first = max([len(trained.added.names), *(number + 1 for number in counted)])  # of those who are gone as well
     return [f"new-{first + c}" for c in range(data.clients)] if data.client_names is None else [*data.client_names]
 
 

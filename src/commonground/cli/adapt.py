@@ -69,6 +69,12 @@ def _numbers(text: str, flag: str) -> list[int]:
     help="add the new clients to the run, each with a head from all its training samples: predict and export know them "
     "then",
 )
+@click.option(
+    "--forget",
+    multiple=True,
+    metavar="NAME",
+    help="take a client that was kept out of the run again, with its head and its tokens for a service (repeatable)",
+)
 @click.option("--per-class", is_flag=True, help="count the shots per class")
 @click.option("--epochs", type=click.IntRange(1, MOST), default=30, show_default=True, help="passes over the samples")
 @click.option("--lr", type=float, help="learning rate  [default: the run's]")
@@ -93,6 +99,7 @@ def adapt(
     feature_noise: float | None,
     shots: str | None,
     keep: bool,
+    forget: tuple[str, ...],
     per_class: bool,
     epochs: int,
     lr: float | None,
@@ -110,8 +117,11 @@ def adapt(
     encoded as in the run. Clients with fewer training samples than the most --shots are left out and named.
     """
     check_run(run_dir)
+    if forget:
+        _forget(click.get_current_context(), run_dir, forget, trust_code=trust_code, quiet=quiet)
+        return
     if shots is None and not keep:
-        raise ConfigError("give --shots K[,K…], --keep, or both")
+        raise ConfigError("give --shots K[,K…], --keep, or both; or --forget NAME")
     if shots is None:
         _check_given(click.get_current_context(), {"out": "--out", "repeats": "--repeats", "per_class": "--per-class"})
     wanted = [] if shots is None else list(dict.fromkeys(_numbers(shots, "--shots")))
@@ -171,6 +181,21 @@ def adapt(
     if data is None:
         console.print(f"The new clients' samples are dealt anew from {new.name}; the run has trained on some of them.")
     console.print(f"files: {folder / 'adapt.json'}, {folder / 'adapt.csv'}{f', {page}' if page else ''}")
+
+
+def _forget(context: click.Context, run_dir: Path, names: Sequence[str], *, trust_code: bool, quiet: bool) -> None:
+    """Take clients out of the run that were kept in it."""
+    with_it = {"run_dir", "forget", "trust_code", "quiet"}
+    for name in context.params:
+        if name not in with_it and context.get_parameter_source(name) == ParameterSource.COMMANDLINE:
+            raise ConfigError(f"--forget needs nothing but the run and names; leave out --{name.replace('_', '-')}")
+    from commonground.adapt.forget import forget_clients
+    from commonground.engine.run import load_run
+
+    forget_clients(load_run(run_dir, trust_code=trust_code), names)
+    if not quiet:
+        its = "its head and its" if len(names) == 1 else "their heads and their"
+        say(f"taken out of {run_dir}: {_first(names)}, with {its} tokens for a service")
 
 
 def _check_given(context: click.Context, for_shots: Mapping[str, str]) -> None:

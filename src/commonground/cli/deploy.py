@@ -383,11 +383,15 @@ def status(folder: Path) -> None:
 @folder_option
 @click.argument("run_id", metavar="RUN", type=int)
 def stop(folder: Path, run_id: int) -> None:
-    """End RUN on the server, as `deploy status` lists it; `deploy run --resume` goes on with it."""
+    """End RUN on the server, as `deploy status` lists it; `deploy run --resume` goes on with what it has finished."""
     from commonground.network.deploy import Deployment
+    from commonground.network.following import stopped
 
-    Deployment(folder).stop(run_id)
-    click.echo(f"run {run_id} is stopped; what it has finished is kept, and `deploy run --resume` goes on with it")
+    deployment = Deployment(folder)
+    deployment.stop(run_id)
+    out = deployment.folders().get(str(run_id))
+    kept = "what it has finished is kept, and `deploy run --resume` goes on with it"
+    click.echo(f"the run {run_id} was stopped; {kept}" if out is None else stopped(run_id, Path(out)))
 
 
 @deploy.command(epilog="Example: commonground deploy demo")

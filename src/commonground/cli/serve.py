@@ -55,8 +55,8 @@ def serve(
     try:
         import uvicorn
 
+        from commonground.engine.state.tokens import ENROL
         from commonground.serve import RunModels, Tokens, make_app
-        from commonground.serve.tokens import ENROL
     except ImportError:
         raise ConfigError(f"serve needs the extra: {pip_install('serve')}") from None
     from commonground.engine.run import load_run

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +27,7 @@ from commonground.errors import RunError
 __all__ = ["FOLDER", "INDEX", "AddedClients"]
 
 FOLDER, INDEX = "added", "clients.json"
+_HEADS = "heads-{}.safetensors"
 _FORMAT = 1
 
 
@@ -82,7 +83,7 @@ class AddedClients:
     def with_more(
         self, run: Path, names: Sequence[str], heads: Sequence[Tensors], scales: Mapping[str, Any]
     ) -> AddedClients:
-        """Write further clients, or new heads of known ones, into the run's folder.
+        """Write further clients, or new heads of known ones, into the run's folder. Earlier heads leave it.
 
         Args:
             run: the run's folder.
@@ -90,28 +91,58 @@ class AddedClients:
             heads: what each has of its own, by name.
             scales: by name, if they scale by their own statistics.
         """
-        everyone = list(dict.fromkeys([*self.names, *names]))
-        place = {name: number for number, name in enumerate(everyone)}
-        order = sorted(range(len(names)), key=lambda i: place[names[i]])
-        clients = np.array([place[names[i]] for i in order], dtype=np.int64)
-        rows = {name: torch.stack([heads[i][name].detach().cpu() for i in order]) for name in heads[0]}
-        number = len(self.segments) + 1
+        given, known = dict(zip(names, heads, strict=True)), {**self.scales, **scales}
+        if given.keys() & {*self.names}:
+            return self._anew(run, {**self._heads(), **given}, known)
+        segment = self._segment(run, len(self.names), list(given.values()))
+        return self._indexed(run, (*self.names, *given), known, (*self.segments, segment))
+
+    def without(self, run: Path, names: Collection[str]) -> AddedClients:
+        """Take clients out of the run's folder: their heads leave its files, earlier ones as well.
+
+        Args:
+            run: the run's folder.
+            names: theirs.
+        """
+        left = {name: head for name, head in self._heads().items() if name not in names}
+        return self._anew(run, left, {name: own for name, own in self.scales.items() if name in left})
+
+    def _heads(self) -> dict[str, Tensors]:
+        return {name: self.head(number) for number, name in enumerate(self.names)}
+
+    def _anew(self, run: Path, heads: Mapping[str, Tensors], scales: Mapping[str, Any]) -> AddedClients:
+        """All heads in a file of their own, in place of those that were there."""
+        segments = (self._segment(run, 0, list(heads.values())),) if heads else ()
+        added = self._indexed(run, tuple(heads), scales, segments)
+        for path in (run / FOLDER).glob(_HEADS.format("*")):
+            if path not in {segment.path for segment in segments}:
+                path.unlink()
+        return added
+
+    def _segment(self, run: Path, first: int, heads: Sequence[Tensors]) -> Segment:
+        """A file of the heads of clients from the number ``first`` on."""
+        rows = {name: torch.stack([head[name].detach().cpu() for head in heads]) for name in heads[0]}
         (run / FOLDER).mkdir(exist_ok=True)
-        segment = Segment.write(
-            run / FOLDER / f"heads-{number:06d}.safetensors",
+        before = [path.stem.removeprefix("heads-") for path in (run / FOLDER).glob(_HEADS.format("*"))]
+        number = 1 + max((int(text) for text in before if text.isdecimal()), default=0)
+        return Segment.write(
+            run / FOLDER / _HEADS.format(f"{number:06d}"),
             number,
-            clients,
+            np.arange(first, first + len(heads), dtype=np.int64),
             digest_rows(rows),
             {name: value[0] for name, value in rows.items()},
             lambda name, at: rows[name][torch.from_numpy(at)],
         )
-        segments = (*self.segments, segment)
+
+    def _indexed(
+        self, run: Path, names: tuple[str, ...], scales: Mapping[str, Any], segments: tuple[Segment, ...]
+    ) -> AddedClients:
+        """What the index says from now on."""
         entries = [{"file": part.path.name, "sha256": part.sha256} for part in segments]
-        known = {**self.scales, **scales}
-        index = {"format": _FORMAT, "weights": self.weights, "names": everyone, "scales": known, "segments": entries}
+        index = {"format": _FORMAT, "weights": self.weights, "names": names, "scales": scales, "segments": entries}
         index["sha256"] = _sha256(index)
         write_atomically(run / FOLDER / INDEX, json.dumps(index, indent=1, ensure_ascii=False) + "\n")
-        return AddedClients(self.weights, tuple(everyone), known, segments)
+        return AddedClients(self.weights, names, scales, segments)
 
     def head(self, number: int) -> Tensors:
         """What a client has of its own, compared with its digest.

@@ -44,7 +44,6 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
 from flwr.supercore.inflatable.inflatable_utils import (
     ObjectPullError,
     ObjectPushError,
-    inflate_object_from_contents,
     push_objects,
 )
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
@@ -56,7 +55,7 @@ from commonground.engine.state.files import write_atomically
 from commonground.errors import RunError, UpdateError
 from commonground.network.letters import content_of, letter_of
 from commonground.network.limits import PART
-from commonground.network.parts import pull_patiently
+from commonground.network.parts import opened, pull_patiently
 from commonground.network.post import Letter
 from commonground.quoting import escaped
 
@@ -154,8 +153,7 @@ class Fleet:
             if error.response.status_code not in REFUSED:
                 raise
             raise UpdateError(RUN_OVER) from None  # the node itself is known: the message was announced to it
-        message = inflate_object_from_contents(tree.object_id, contents)
-        assert isinstance(message, Message)
+        message = opened(contents, self.max_bytes)
         message.metadata.__dict__["_message_id"] = tree.object_id
         return message, letter_of(message.content, self.max_bytes)
 

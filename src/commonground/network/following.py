@@ -58,7 +58,7 @@ def follow(deployment: Deployment, job: Job, name: str, run: int, hear: Callable
             except RunError as error:
                 raise RunError(why or f"{error} and {_go_on(out)}") from None
             if state == STOPPED:  # of which its process says that it has lost its server
-                raise Interrupted(_stopped(run, out))
+                raise Interrupted(stopped(run, out))
             if why is not None:
                 raise RunError(why)
             if state.startswith("finished") and _outcome(outcome_file) is None:
@@ -141,7 +141,7 @@ def _go_on(out: Path) -> str:
     return "the run as well, without --resume: nothing of it was trained yet"
 
 
-def _stopped(run: int, out: Path) -> str:
+def stopped(run: int, out: Path) -> str:
     """What is said of a run that was stopped."""
     if RunFolder(out).exists:
         return f"the run {run} was stopped; go on with it with --resume"

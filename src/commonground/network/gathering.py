@@ -115,7 +115,7 @@ class _Arrivals:
     told: dict[int, Description | Columns] = field(default_factory=dict)
     absent: dict[int, str] = field(init=False)
     turned_away: dict[int, str] = field(default_factory=dict)
-    _ask_again: float = field(default_factory=lambda: time.monotonic() + _LONGEST)
+    _ask_again: float = 0.0  # when
 
     def __post_init__(self) -> None:
         self.absent = dict(self.without)
@@ -123,7 +123,7 @@ class _Arrivals:
     def to_ask(self, nodes: Iterable[int]) -> list[int]:
         """Of the nodes that are there, those of which it is to be heard what they have."""
         known = {*self.told, *self.without}
-        if time.monotonic() > self._ask_again:
+        if self.turned_away and time.monotonic() > self._ask_again:
             self._ask_again = time.monotonic() + _LONGEST
             known -= self.turned_away.keys()
         return [node for node in nodes if node not in known]
@@ -145,6 +145,7 @@ class _Arrivals:
         if why := _takes_no_part(told, self.config):
             if self.turned_away.get(node) != why:
                 self.note(why)
+                self._ask_again = time.monotonic() + _LONGEST
             self.without[node] = self.absent[node] = self.turned_away[node] = why
             return
         for reasons in (self.without, self.absent, self.turned_away):
@@ -182,11 +183,11 @@ def _agreed(
     for name, namesakes in groupby(told, lambda node: told[node].name):
         same = [str(node) for node in sorted(namesakes)]
         if len(same) > 1:
-            raise _said_to(
-                post,
-                [*map(int, same)],
-                f"the clients of nodes {', '.join(same[:-1])} and {same[-1]} call themselves {quoted(name)}; each "
-                "needs a name of its own (--name)",
+            need = "each needs a name of its own (--name)"
+            # By a node's number the server's operator finds its key; the others need not know it.
+            tell(post, map(int, same), f"{counted(len(same), 'client')} call themselves {quoted(name)}; {need}")
+            raise RunError(
+                f"the clients of nodes {', '.join(same[:-1])} and {same[-1]} call themselves {quoted(name)}; {need}"
             )
     described = {node: one for node, one in told.items() if isinstance(one, Description)}
     tables = {node: one for node, one in told.items() if isinstance(one, Columns)}

@@ -12,6 +12,7 @@ from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 from commonground.errors import UpdateError
 from commonground.network.letters import content_of, letter_of
 from commonground.network.limits import Limits
+from commonground.network.parts import UNUSABLE
 from commonground.network.post import WORK, Letter, NoAnswerError, question_id
 from commonground.quoting import escaped
 
@@ -130,14 +131,18 @@ class _Trip:
         if node not in self.waiting:
             return  # it answered the same question twice
         if message.has_error():
-            if self.waiting[node] != _BEHIND:
-                self.waiting[node] = escaped(message.error.reason or "", 100)  # Flower's: it is away, or died at work
+            reason = message.error.reason or ""
+            if UNUSABLE in reason:
+                del self.waiting[node]
+                yield node, _of_its_answer(reason.partition(UNUSABLE)[2])
+            elif self.waiting[node] != _BEHIND:
+                self.waiting[node] = escaped(reason, 100)  # Flower's: it is away, or died at work
             return
         del self.waiting[node]
         try:
             yield node, letter_of(message.content, self.post.limits.max_bytes)
         except UpdateError as error:
-            yield node, UpdateError(f"of its answer the server says: {error}")
+            yield node, _of_its_answer(str(error))
 
     def _look_after(self, now: float) -> None:
         there = set(self.post.nodes())
@@ -165,3 +170,7 @@ class _Trip:
             self.waiting[node] = _BEHIND
         if told == "unknown" or (told == "done" and node not in self.ids.values()):
             self.ids |= self.post.push({node: self.letters[node]}, max(1.0, self.until - time.monotonic()))
+
+
+def _of_its_answer(why: str) -> UpdateError:
+    return UpdateError(f"of its answer the server says: {escaped(why, 300)}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from commonground.errors import UpdateError
@@ -10,12 +12,16 @@ from commonground.network.post import Letter
 
 __all__ = ["content_of", "letter_of"]
 
-_KIND, _RUN = "kind", "run"
+_KIND, _RUN, _SECRET = "kind", "run", "secret"
 
 
 def content_of(letter: Letter) -> RecordDict:
-    """What a message of Flower holds."""
-    about = ConfigRecord({_KIND: letter.kind, _RUN: letter.run})
+    """What a message of Flower holds.
+
+    Flower takes an answer for that of the node to which the question went, whoever sends it: all that it asks for is
+    the question's id, which is a digest of what the question holds. So each holds something that nobody else knows.
+    """
+    about = ConfigRecord({_KIND: letter.kind, _RUN: letter.run, _SECRET: secrets.token_hex(16)})
     data = Array(dtype="uint8", shape=(len(letter.body),), stype="commonground", data=letter.body)
     body = ArrayRecord({"body": data})
     divide(body["body"])  # the record has made one of its own

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context
+from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 from flwr.superlink.grid import http_grid
 from pydantic import BaseModel, ConfigDict
@@ -25,7 +25,7 @@ from commonground.network.holder import Holder
 from commonground.network.limits import Limits
 from commonground.network.members import MEMBERS, Members
 from commonground.network.parent import end_with
-from commonground.network.parts import pull_patiently
+from commonground.network.parts import Opened, pull_opened
 from commonground.quoting import escaped
 from commonground.wording import naming_options
 
@@ -70,8 +70,10 @@ def main(grid: Grid, context: Context) -> None:
     end_with(os.getppid())
     path = Path(str(context.run_config["job"]))
     job = Job.model_validate_json(path.read_bytes())
-    # This process is ours alone; Flower's grid has no setting for how it waits for parts on their way.
-    vars(http_grid)["pull_objects"] = partial(pull_patiently, most=job.limits.seconds)
+    # This process is ours alone; Flower's grid has no setting for how it waits for parts on their way and reads them.
+    limits = job.limits
+    vars(http_grid)["pull_objects"] = partial(pull_opened, most_seconds=limits.seconds, most_bytes=limits.max_bytes)
+    vars(http_grid)["inflate_object_from_contents"] = _message_of
     with naming_options():  # what goes wrong is read by whoever gave the command
         try:
             _carry_out(grid, job, Holder(run=context.run_id, server=path.parent.parent))
@@ -82,6 +84,11 @@ def main(grid: Grid, context: Context) -> None:
             _tell(path, f"{type(error).__name__}: {error}")
             raise
         _tell(path, None)
+
+
+def _message_of(object_id: str, contents: Opened) -> Message:
+    """What Flower's grid takes as the message that parts make: it is made already."""
+    return contents.message
 
 
 def outcome_of(job: Path) -> Path:

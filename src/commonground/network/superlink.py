@@ -24,7 +24,7 @@ MAX_BYTES = "COMMONGROUND_MAX_MESSAGE_BYTES"
 """The environment variable that says how large a node's message may be."""
 
 FLEET = "/v1/fleet/"
-PUSH_OBJECT = f"{FLEET}push-object"
+PUSH_OBJECT, PUSH_MESSAGES = f"{FLEET}push-object", f"{FLEET}push-messages"
 ENDS_WITH = "COMMONGROUND_ENDS_WITH"
 """The environment variable that names the process without which this one ends, if there is one."""
 
@@ -74,7 +74,14 @@ class Gate:
         if _announced(scope) > most:
             await _refuse(send, 413, b"too large")
             return
-        await self.app(scope, _bounded(receive, most), send)
+        receive = _bounded(receive, most)
+        if path == PUSH_MESSAGES:
+            body = await _whole(receive)
+            if _is_in_another_s_name(body):
+                await _refuse(send, 403, b"an answer in another node's name")
+                return
+            receive = _read_again(body, receive)
+        await self.app(scope, receive, send)
 
     def _is_from_here(self, scope: Scope) -> bool:
         """Whether who asks is on the server's own host."""
@@ -103,6 +110,39 @@ def _bounded(receive: Receive, most: int) -> Receive:
         return message
 
     return bounded
+
+
+async def _whole(receive: Receive) -> bytes:
+    """A request's body."""
+    parts, more = [], True
+    while more:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    return b"".join(parts)
+
+
+def _read_again(body: bytes, receive: Receive) -> Receive:
+    """What gives a body that was read once more, and then what comes behind it."""
+    left = [body]
+
+    async def again() -> MutableMapping[str, Any]:
+        return {"type": "http.request", "body": left.pop(), "more_body": False} if left else await receive()
+
+    return again
+
+
+def _is_in_another_s_name(body: bytes) -> bool:
+    """Whether a node announces an answer of another one: Flower asks for the key of who announces it, and stores it as
+    that of whoever the answer names.
+    """
+    from flwr.proto.fleet_pb2 import PushMessagesRequest
+
+    try:
+        asked = PushMessagesRequest.FromString(body)
+    except Exception:  # protobuf's own, of which Flower says what is wrong
+        return False
+    return any(message.metadata.src_node_id != asked.node.node_id for message in asked.messages_list)
 
 
 def _announced(scope: Scope) -> int:

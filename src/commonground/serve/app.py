@@ -16,12 +16,12 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
+from commonground.engine.state.tokens import ENROL, Enrolment, Tokens
 from commonground.errors import RunError
 from commonground.serve.bodies import Added, Examples, Health, Predictions, RowsBody, Said
 from commonground.serve.models import RunModels
 from commonground.serve.page import page
 from commonground.serve.refusals import REFUSALS, refuse_in_sentences
-from commonground.serve.tokens import ENROL, Enrolment, Tokens
 
 __all__ = ["make_app"]
 

@@ -21,6 +21,7 @@ from commonground.engine.added import INDEX
 from commonground.engine.portable import PortableModel
 from commonground.engine.predictions import device_of, portable_model
 from commonground.engine.run import Run, at_hand
+from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, DataError, RunError
 from commonground.quoting import quoted
 from commonground.serve.joining import Joining
@@ -124,7 +125,7 @@ class RunModels:
             raise ConfigError(f"{SERVED} has no client {quoted(client)}") from None
         rows = [row for each in asked for row in each]
         try:
-            model = self._model(number)
+            model = self._model(trained, number)
         except ConfigError as error:  # of a client that was added to other rounds of the run than are served here
             raise RunError(str(error)) from None
         with self.rows.alone:
@@ -222,10 +223,12 @@ class RunModels:
             return None
         return state.st_ino, state.st_mtime_ns, state.st_size
 
-    def _model(self, client: int) -> PortableModel:
+    def _model(self, trained: Trained, client: int) -> PortableModel:
         with self._lock:
+            if trained is not self.run.trained:  # other clients have come or gone since: the number is another's there
+                return portable_model(trained, client)
             if client not in self._models:
-                self._models[client] = portable_model(self.run.trained, client)
+                self._models[client] = portable_model(trained, client)
                 while len(self._models) > self._ready:
                     self._models.popitem(last=False)
             self._models.move_to_end(client)
