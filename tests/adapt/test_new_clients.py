@@ -115,7 +115,7 @@ def test_shots_that_are_none_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=said):
             adapt(tmp_path / "run", data, shots)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="--repeats must be at least 1, not 0"):
+    with pytest.raises(ConfigError, match="--repeats must be a whole number of at least 1, not 0"):
         adapt(tmp_path / "run", data, [2], repeats=0)
     assert adapt(str(tmp_path / "run"), data, [2], repeats=1, epochs=1, local_only=False)
 
@@ -144,3 +144,35 @@ def test_the_figures_are_of_clients_for_which_the_metric_is_defined() -> None:
     assert found.repeats == 2
     with pytest.raises(DataError, match="is not defined on any new client's test samples"):
         _summary("frozen body", 3, [np.full(3, np.nan)])
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"epochs": 0}, "--epochs must be a whole number of at least 1, not 0"),
+        ({"epochs": 2.5}, "--epochs must be a whole number of at least 1, not 2.5"),
+        ({"epochs": "3"}, "--epochs must be a whole number of at least 1, not '3'"),
+        ({"epochs": True}, "--epochs must be a whole number of at least 1, not True"),
+        ({"seed": -1}, "--seed must be a whole number of at least 0, not -1"),
+        ({"lr": "a"}, "--lr must be a positive number, .* not 'a'"),
+        ({"lr": True}, "--lr must be a positive number, .* not True"),
+    ],
+)
+def test_heads_are_fitted_with_numbers_alone(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
+    """Some were taken for others, and epochs=0 kept heads that nobody had trained."""
+    run = cg.train("fedrep", "digits", out=tmp_path, **SETTINGS | {"rounds": 1})
+    new = cg.load_data("digits", 2, classes_per_client=2, seed=9)
+    with pytest.raises(ConfigError, match=said):
+        cg.keep_clients(run, new, **settings)
+    with pytest.raises(ConfigError, match=said):
+        cg.adapt(run, new, [2], **settings)
+    assert not (tmp_path / "added").exists()
+
+
+def test_a_run_whose_clients_have_tuned_all_says_why_it_has_no_body(tmp_path: Path) -> None:
+    tuned = {"finetune_epochs": 1, "finetune": "all", "rounds": 1}
+    run = cg.train("fedavg", "digits", out=tmp_path, **SETTINGS | tuned)
+    with pytest.raises(ConfigError, match=r"ended with --finetune all, .* train with --finetune head"):
+        cg.keep_clients(run, cg.load_data("digits", 2, classes_per_client=2, seed=9))
+    with pytest.raises(ConfigError, match=r"no global model; name a client \(the model before it is not kept\)"):
+        run.model()

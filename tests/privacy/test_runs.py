@@ -264,3 +264,15 @@ def test_a_comparison_at_equal_epsilon() -> None:
     assert entries["fedrep"]["noise"] == entries["fedavg"]["noise"]
     assert entries["local"]["epsilon"] == 0.0  # nothing leaves its clients
     assert any("FedRep ε 8.00 at δ 0.079" in note for note in found["notes"])
+
+
+def test_the_digest_of_tuned_models_is_that_of_what_was_released() -> None:
+    """Of models tuned as wholes nothing is shared, and all runs had the digest of nothing."""
+    settings: dict[str, Any] = {"dp": "client", "dp_clip": 0.3, "dp_noise": 0.5, "rounds": 1, "clients": 4}
+    digests = set[str]()
+    for seed in (1, 2):
+        plain = train("fedavg", "digits", seed=seed, **settings)
+        tuned = train("fedavg", "digits", seed=seed, finetune_epochs=1, finetune="all", **settings)
+        assert tuned.summary["weights_sha256"] == plain.summary["weights_sha256"]
+        digests.add(tuned.summary["weights_sha256"])
+    assert len(digests) == 2

@@ -5,6 +5,7 @@ Source: Collins et al. 2021, §5.2 "Generalization to new clients" and Figure 6.
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 import statistics
@@ -33,7 +34,7 @@ from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, DataError, LoneSampleError, warn
 from commonground.models import constants_of
 from commonground.quoting import quoted
-from commonground.ranges import LARGEST, SMALLEST
+from commonground.ranges import LARGEST, MOST, SMALLEST
 from commonground.tasks import Task
 
 __all__ = [
@@ -111,10 +112,9 @@ def adapt(
     """
     run = as_run(run)
     trained = run.trained
-    data = as_new_clients(trained, data, lr)
+    check_fitting(epochs=epochs, repeats=repeats, seed=seed, lr=lr)
+    data = as_new_clients(trained, data)
     shots = _numbers_of_samples(shots)
-    if repeats < 1:
-        raise ConfigError(f"--repeats must be at least 1, not {repeats}")
     if known := known_clients(trained, data):
         note(
             f"{len(known):,} of {counted(data.clients, 'client')} of {data.name} have names of clients that trained "
@@ -193,11 +193,32 @@ def check_has_head(whose: str, task: Task) -> None:
         )
 
 
-def as_new_clients(trained: Trained, data: FederatedDataset, lr: float | None) -> FederatedDataset:
+def check_fitting(*, lr: float | None, seed: int, **counts: int) -> None:
+    """Refuse what no head can be fitted with.
+
+    Args:
+        lr: learning rate; None for the run's.
+        seed: of the draws.
+        **counts: of passes or draws, by their names.
+
+    Raises:
+        ConfigError: names what is no number, or out of range.
+    """
+    for name, value in {**counts, "seed": seed}.items():
+        least, most = (0, math.inf) if name == "seed" else (1, MOST)
+        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if not whole or not least <= value <= most:
+            raise ConfigError(f"--{name} must be a whole number of at least {least}, not {value!r}")
+    real = isinstance(lr, int | float | np.integer | np.floating) and not isinstance(lr, bool)
+    if lr is not None and not (real and SMALLEST <= lr <= LARGEST):
+        raise ConfigError(f"--lr must be a positive number, {SMALLEST:.2g} to {LARGEST:.2g}, not {lr!r}")
+
+
+def as_new_clients(trained: Trained, data: FederatedDataset) -> FederatedDataset:
     """New clients' data as the run's model takes them (:meth:`~commonground.engine.trained.Trained.as_read`).
 
     Raises:
-        ConfigError: data that are none, the run or data of a model that writes answers, or a rate out of range.
+        ConfigError: data that are none, or the run or data of a model that writes answers.
         DataError: samples of another form than the run's, or a table that was read otherwise.
     """
     check_has_head(trained.where, trained.task)
@@ -213,8 +234,6 @@ def as_new_clients(trained: Trained, data: FederatedDataset, lr: float | None) -
     trained.format.check_like(data.format, data.name, trained.where)
     if columns := data.about.get("text_columns"):
         trained.check_texts(len(columns), data.name)
-    if lr is not None and not SMALLEST <= lr <= LARGEST:
-        raise ConfigError(f"--lr must be a positive number, {SMALLEST:.2g} to {LARGEST:.2g}, not {lr}")
     return trained.as_read(data)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from commonground.adapt.few_shot import as_new_clients, head_setup, trained_once
+from commonground.adapt.few_shot import as_new_clients, check_fitting, head_setup, trained_once
 from commonground.algorithms.head_tuning import HeadTuning
 from commonground.data import FederatedDataset
 from commonground.engine.read_trained import weights_in
@@ -73,7 +73,8 @@ def keep_clients(
     """
     run = as_run(run)
     trained = run.trained
-    data = as_new_clients(trained, data, lr)
+    check_fitting(epochs=epochs, seed=seed, lr=lr)
+    data = as_new_clients(trained, data)
     if data.preprocess != trained.format.preprocess:
         raise DataError(
             f"the samples of {data.name} are stored otherwise than those of {trained.where} (scaled by "

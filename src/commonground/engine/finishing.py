@@ -67,7 +67,8 @@ def finish(
     early = {} if stopping is None or stopped else stopping.summary()
     judge, shared = tuned or (engine, progress.shared)
     scores, global_test = _last_test(setup, plan, progress, engine, tuned)
-    sha256 = weights_sha256(setup, judge, shared)
+    # Under --dp of what was released after the last round: nothing of what clients have tuned is told.
+    sha256 = weights_sha256(setup, judge, shared if config.dp is None else progress.shared)
     summary = summarise(
         setup,
         engine.name,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from commonground.algorithms import Algorithm, Tensors
-from commonground.algorithms.head_tuning import HeadTuning
+from commonground.algorithms.head_tuning import HeadTuning, ModelTuning
 from commonground.config import RunConfig
 from commonground.data import FederatedDataset
 from commonground.data.formats import InputFormat, read_format
@@ -206,6 +206,11 @@ class Trained:
             ConfigError: the method shares nothing that is trained.
         """
         if not any(name in self.shared for name in self.groups.trainable("all")):
+            if self.config.finetune_epochs and isinstance(self.algorithm, ModelTuning):
+                raise ConfigError(
+                    f"{self.where} ended with --finetune all, after which new clients have no body to start from; "
+                    "train with --finetune head"
+                )
             raise ConfigError(f"{self.algorithm.title} shares no body that new clients could use")
         known = {**self._means, **self.shared}
         return {name: known[name] for name in self.groups.whole("body")}
@@ -325,7 +330,8 @@ class Trained:
         whole = values.keys() >= tensors_of(self.network).keys()
         if client is None and not (self.has_global_model or whole):
             why = " with BatchNorm statistics of the clients' own" if self.groups.local_statistics else ""
-            more = " (the head before it is not kept)" if isinstance(self.algorithm, HeadTuning) else ""
+            before = "model" if isinstance(self.algorithm, ModelTuning) else "head"
+            more = f" (the {before} before it is not kept)" if isinstance(self.algorithm, HeadTuning) else ""
             raise ConfigError(f"{self.algorithm.title}{why} has no global model; name a client{more}")
         network = self.network if client is None or client < self.clients else self._plain_network
         held = network.state_dict(keep_vars=True)

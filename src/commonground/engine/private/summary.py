@@ -27,7 +27,10 @@ BROUGHT = (
     "noise is in it"
 )
 
-DIGESTS = "the SHA-256 of all data (data_fingerprint) and, in split.json, each client's number of rows of each class"
+DIGESTS = (
+    "the SHA-256 of all data (data_fingerprint) and, in split.json, each client's number of rows of each class; in "
+    "clients.csv, in how many rounds each client took part"
+)
 BEGUN = "the weights it begins with (--init-from), which another run has learnt"
 TEST_ROWS = "which rows are test rows, where they are drawn evenly from the classes"
 
