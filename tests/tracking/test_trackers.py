@@ -134,6 +134,23 @@ def test_a_tracker_named_later_is_told_of_all_rounds(tmp_path: Path) -> None:
     assert (other.about.name, other.about.settings) == (later.about.name, later.about.settings)
 
 
+def test_two_trackers_of_one_name_go_on_each_by_itself(tmp_path: Path) -> None:
+    class Numbered(Own):
+        def __init__(self, id: str) -> None:
+            super().__init__()
+            self.id = id
+
+        def begin(self, about: Started) -> tuple[str, str]:
+            super().begin(about)
+            return self.id, "nowhere"
+
+    go([Numbered("a"), Numbered("b")], tmp_path, on_round=lambda row: row["round"] < 2)
+    assert json.loads((tmp_path / "tracking.json").read_text()) == {"own": "a", "own 2": "b"}
+    both = Numbered("a"), Numbered("b")
+    go(both, tmp_path, resume=True)
+    assert [one.heard[0] for one in both] == [("begin", 2, "a"), ("begin", 2, "b")]
+
+
 def test_a_run_that_ends_with_an_error_is_closed_as_such(tmp_path: Path) -> None:
     own = Own()
     with pytest.raises(ZeroDivisionError):

@@ -35,6 +35,15 @@ _UNITS = {
 }  # fmt: skip
 
 
+def _apart(trackers: Sequence[Tracker]) -> dict[int, str]:
+    """What each tracker (its ``id``) is called in the run's folder: by its name, further ones with a number."""
+    called: dict[int, str] = {}
+    for tracker in trackers:
+        before = sum(other.name == tracker.name for other in trackers[: len(called)])
+        called[id(tracker)] = f"{tracker.name} {before + 1}" if before else tracker.name
+    return called
+
+
 class Tracking:
     """The trackers of one run, as an observer of it.
 
@@ -50,6 +59,7 @@ class Tracking:
         alone = isinstance(track, str | Mapping | Tracker) or not isinstance(track, Iterable)
         several: list[Any] = [] if track is None else [track] if alone else [*cast("Iterable[Any]", track)]
         self._trackers = [make_tracker(one) for one in (several if alone else dict.fromkeys(several))]
+        self._called = _apart(self._trackers)
         self._folder, self._note, self._whole = folder, warn, False
         for tracker in self._trackers if folder is None else ():
             if tracker.needs_folder:
@@ -89,7 +99,7 @@ class Tracking:
         if self._trackers and not self._started and run.folder is not None:
             known, trained = self._known(), run.trained
             self._task = trained.task
-            late = [tracker for tracker in self._trackers if tracker.name not in known]
+            late = [tracker for tracker in self._trackers if self._called[id(tracker)] not in known]
             title, data = trained.algorithm.title, str(run.summary["data"])
             self._begin_all(late, title, data, run.config, str(run.summary["engine"]), len(run.history))
         self._each(lambda tracker: tracker.summary(run.summary))
@@ -118,9 +128,10 @@ class Tracking:
         ids = dict(known)
         for tracker in trackers:
             # To a tracker that has not heard of it a run that goes on is a new one, of which it is told all.
-            new = tracker.name not in known and not self._wrote(tracker)
+            called = self._called[id(tracker)]
+            new = called not in known and not self._wrote(tracker)
             name = f"{title} on {data}, seed {config.seed}"
-            about = Started(name, settings, self._folder, 0 if new else done, known.get(tracker.name))
+            about = Started(name, settings, self._folder, 0 if new else done, known.get(called))
             self._try(tracker, partial(self._begin, tracker, about, ids, done if new or tracker.buffers else 0))
 
     def _begin(self, tracker: Tracker, about: Started, ids: dict[str, str | None], told_again: int) -> None:
@@ -128,15 +139,16 @@ class Tracking:
         begun = tracker.begin(about)
         if not isinstance(begun, tuple) or len(begun) != 2:
             raise TypeError("its begin must return what the run is known by, or None, and where it can be seen")
-        id, where = begun
+        known_by, where = begun
         if self._note is not warn:
-            self._note(f"{tracker.name}: {where}")
+            self._note(f"{self._called[id(tracker)]}: {where}")
         if told_again and self._folder is not None:
             for row in RunFolder(self._folder).rounds.rows()[:told_again]:
                 tracker.round(int(row["round"]), figures_of(row, self._task))
         # Last: who fails on the way has not heard of the run.
-        if self._folder is not None and ids.get(tracker.name, "") != id:
-            ids[tracker.name] = id
+        called = self._called[id(tracker)]
+        if self._folder is not None and ids.get(called, "") != known_by:
+            ids[called] = known_by
             write_atomically(self._folder / IDS, json.dumps(ids) + "\n")
 
     def _wrote(self, tracker: Tracker) -> bool:
