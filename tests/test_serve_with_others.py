@@ -144,3 +144,25 @@ def test_a_body_that_is_not_said_to_be_json_is_told_so(run: Path) -> None:
     form = {"Content-Type": "application/x-www-form-urlencoded", **bearer(tokens.issue("north"))}
     answer = client.post("/v1/predict", content=b'{"rows": [{"a": 1, "b": 2}]}', headers=form)
     assert (answer.status_code, answer.json()["detail"]) == (415, "send the header Content-Type: application/json")
+
+
+def test_who_is_taken_out_by_others_is_answered_no_more_and_nobody_gets_another_ones_model(run: Path) -> None:
+    """Those behind it move up by a number, also while a request is under way that knows them by the old one."""
+    for shop in ("first", "later", "last one"):
+        others_add(run, shop)
+    client, tokens, models = service(run)
+    before = {shop: said(models, shop) for shop in ("first", "later", "last one", "north")}
+    assert len({str(answers) for answers in before.values()}) == 4
+    token = tokens.issue("first")
+    old = models.run.trained
+    cg.forget_clients(run, ["first"])
+    answer = client.post("/v1/predict", json={"rows": asked()}, headers=bearer(token))
+    assert answer.status_code == 401
+    with pytest.raises(ConfigError, match="has no client 'first'"):
+        models.predict("first", asked())
+    assert {shop: said(models, shop) for shop in before if shop != "first"} == {
+        shop: answers for shop, answers in before.items() if shop != "first"
+    }
+    # A request that began before: whoever it asked for, it does not fill the service's memory with the old numbers.
+    number = old.known.number("north")
+    assert models._model(old, number) is not models._model(models.run.trained, number)
