@@ -20,7 +20,7 @@ from commonground.engine.state.folder import SCHEMA, START, RunFolder
 from commonground.engine.state.split_file import read_task
 from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, RunError, warn
-from commonground.models import base_sha256_of, restored
+from commonground.models import Groups, base_sha256_of, restored
 from commonground.tasks import tasks
 from commonground.user_code import is_code, load_object, untrusted
 
@@ -61,57 +61,85 @@ def read_trained(
         _check_same(path, config, algorithm)
     if trust_code and split["task"] not in tasks and is_code(config.data):
         load_object(config.data, "data", "function")  # where a task of the user's own may be defined
-    start, given = folder.start(), model is not None
-    shape, task = read_format(split).shape, read_task(split)
+    network, groups = _network(folder, config, split, algorithm, model)
+    _check_whole(folder, config, split, checkpoint, best)
+    _check_same_weights(path, config, network, checkpoint)
+    tuned = config.finetune_epochs > 0 and folder.finished
+    return Trained(
+        path,
+        config,
+        tuning(config.finetune, config.finetune_epochs) if tuned else algorithm,
+        network,
+        groups,
+        checkpoint.shared,
+        len(split["train"]),
+        {name: value for name, value in split.items() if name not in ("train", "test")},
+        checkpoint,
+        model is not None,
+        folder.schema() if SCHEMA in checkpoint.files else None,
+        trusted=trust_code,
+    )
+
+
+def _network(
+    folder: RunFolder, config: RunConfig, split: Mapping[str, Any], algorithm: Algorithm, model: nn.Module | None
+) -> tuple[nn.Module, Groups]:
+    """The run's network with its initial weights.
+
+    Raises:
+        ConfigError: a module is needed and none is given, or the other way round.
+        ModelError: the given one does not fit.
+    """
+    start, shape, task = folder.start(), read_format(split).shape, read_task(split)
     if start is not None:
         if model is None:
             if not named_model(config):
                 raise ConfigError(
-                    f"the model of the run in '{path}', {config.model}, was given as an object: load it with "
+                    f"the model of the run in '{folder.path}', {config.model}, was given as an object: load it with "
                     "load_run(folder, model=…), a module of the same architecture"
                 )
             model = base_model(config, shape, split["classes"], task=task)
-        model = restored(model, start, f"the run in '{path}'")
+        model = restored(model, start, f"the run in '{folder.path}'")
     elif model is not None:
-        raise ConfigError(f"the model of the run in '{path}' is {config.model}, which is built by name; give none")
-    network, groups = build_network(config, algorithm, shape, split["classes"], model, task)
-    finished = folder.finished
-    tuned = config.finetune_epochs > 0 and finished
+        raise ConfigError(
+            f"the model of the run in '{folder.path}' is {config.model}, which is built by name; give none"
+        )
+    return build_network(config, algorithm, shape, split["classes"], model, task)
+
+
+def _check_whole(
+    folder: RunFolder, config: RunConfig, split: Mapping[str, Any], checkpoint: Checkpoint, best: int | None
+) -> None:
+    """Refuse a folder whose files are not of one run, or not of its end if it is finished.
+
+    Raises:
+        RunError: says which.
+    """
     if checkpoint.totals["data_fingerprint"] != split["fingerprint"]:
-        raise RunError(f"the checkpoint in '{path}' belongs to a run on other data than split.json describes")
+        raise RunError(f"the checkpoint in '{folder.path}' belongs to a run on other data than split.json describes")
     folder.check_config(checkpoint.settings)
+    folder.rounds.check(checkpoint.round, checkpoint.files["rounds.jsonl"])
+    if folder.finished and best is None and checkpoint.round < config.rounds:
+        raise RunError(
+            f"the run in '{folder.path}' is finished, but its newest checkpoint is of round {checkpoint.round}; "
+            "--resume repeats the rounds after it"
+        )
+
+
+def _check_same_weights(path: Path, config: RunConfig, network: nn.Module, checkpoint: Checkpoint) -> None:
+    """Refuse other pretrained weights than the run began with; of other code of the user's own there is a warning.
+
+    Raises:
+        RunError: they are others.
+    """
     now = code_of(config, network)
     for file, before in (checkpoint.totals.get("code") or {}).items():
         if now.get(file, before) != before:
             warn(
                 f"'{file}' is another one than when the run in '{path}' was trained with it, and its models may be too"
             )
-    folder.rounds.check(checkpoint.round, checkpoint.files["rounds.jsonl"])
-    if finished and best is None and checkpoint.round < config.rounds:
-        raise RunError(
-            f"the run in '{path}' is finished, but its newest checkpoint is of round {checkpoint.round}; --resume "
-            "repeats the rounds after it"
-        )
     if base_sha256_of(network) != checkpoint.totals.get("base_sha256"):
         raise RunError(f"the run in '{path}' started from other pretrained weights than {config.model} has now")
-    schema = folder.schema() if SCHEMA in checkpoint.files else None
-    if tuned:
-        algorithm = tuning(config.finetune, config.finetune_epochs)
-    about = {name: value for name, value in split.items() if name not in ("train", "test")}
-    return Trained(
-        path,
-        config,
-        algorithm,
-        network,
-        groups,
-        checkpoint.shared,
-        len(split["train"]),
-        about,
-        checkpoint,
-        given,
-        schema,
-        trusted=trust_code,
-    )
 
 
 def weights_in(folder: RunFolder) -> str:
