@@ -39,8 +39,6 @@ def test_every_source_is_listed_with_its_model() -> None:
     glue = dict.fromkeys(("sst2", "rte", "qnli", "mnli", "qqp"), "")  # texts: the user chooses a model
     assert models == {**images, "sent140": "lstm", **glue}
     assert all(info.description and info.origin for info in available_sources())
-    assert kind_of("cifar10").usual_model == "cnn"
-    assert kind_of("patients.csv").usual_model == "mlp"
 
 
 def test_unknown_names_are_refused_with_a_hint() -> None:

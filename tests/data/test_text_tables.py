@@ -171,8 +171,6 @@ def test_names_of_text_data() -> None:
     )
     assert all(kind_of(name).texts for name in texts)
     assert not any(kind_of(name).texts for name in ("digits", "sent140", "my.csv", "nothing"))
-    with pytest.raises(ConfigError, match="'sst2' are texts, for which there is no usual model: choose one"):
-        kind_of("sst2").usual_model  # noqa: B018
 
 
 def test_tokenizers_go_with_texts_and_only_with_them(tmp_path: Path) -> None:

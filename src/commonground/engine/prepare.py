@@ -17,6 +17,7 @@ from commonground.config import RunConfig
 from commonground.data import (
     FederatedDataset,
     add_feature_noise,
+    available_sources,
     hold_out,
     kind_of,
     limit_samples,
@@ -100,13 +101,29 @@ def resolve(config: RunConfig, data: FederatedDataset, algorithm: Algorithm) -> 
         update={
             "clients": data.clients,
             "feature_noise": 0.0 if data.noise is None else data.noise.strength,
-            "model": config.model or kind_of(config.data).usual_model,
+            "model": config.model or _usual_model(config.data, data),
             "lr": config.lr or min(rate, data.task.highest_default_lr),
             "optimizer": optimizer,
             **({} if momentum is None or "momentum" in config.model_fields_set else {"momentum": momentum}),
             **resolve_privacy(config, data.clients, algorithm, int(data.train_sizes.sum())),
         }
     )
+
+
+def _usual_model(name: str, data: FederatedDataset) -> str:
+    """The model that is used when the user names none; the samples say it, since the name of data that are given as an
+    object may be that of any file here.
+
+    Raises:
+        ConfigError: the data are texts.
+    """
+    if data.tokens:
+        raise ConfigError(
+            f"the data '{name}' are texts, for which there is no usual model: choose one, as in --model hf:roberta-base"
+        )
+    named = next((source.model for source in available_sources() if source.name == name), "")
+    pictures = bool(data.about) and len(data.sample_shape) == 3  # read of files: how is known of no arrays
+    return named or ("cnn" if pictures else "mlp")
 
 
 def _with_vectors(config: RunConfig, data_dir: str | None) -> RunConfig:

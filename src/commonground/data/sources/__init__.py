@@ -74,8 +74,8 @@ def load_source(
             or one that does not fit.
         DataError: the name is unknown, or its files are missing or damaged.
     """
-    kind = kind_of(name).as_read(tokenizer)
     asked = ReadRequest(data_directory(data_dir), download, seed, label, client_column, task, options, schema, owner)
+    kind = kind_of(name).as_read(tokenizer, asked)
     kind.check(asked, tokenizer)
     read = kind.load(asked)
     if task not in (None, read.task.name):

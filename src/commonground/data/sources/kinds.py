@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ from commonground.data.tables.huggingface import hub_dataset, raw_of_dataset
 from commonground.data.tables.load import LABEL, load_table
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.raw import RawTable
-from commonground.data.tables.read import first_fields, is_table
+from commonground.data.tables.read import first_rows, is_table
 from commonground.data.tables.schema import TableSchema
 from commonground.data.text.samples import TextData
 from commonground.errors import ConfigError
@@ -45,6 +45,11 @@ class ReadRequest:
     owner: str | None = None
 
     @property
+    def of_table(self) -> bool:
+        """Whether something is said that only tables have: a target, or how columns are read, split or left out."""
+        return self.label is not None or replace(self.options or TableOptions(), client_column=None) != TableOptions()
+
+    @property
     def with_clients(self) -> TableOptions:
         """How a table is read, with the client column."""
         return replace(self.options or TableOptions(), client_column=self.client_column)
@@ -61,7 +66,6 @@ class DataKind(ABC):
         columns: whether there are columns to drop, read or split by.
         targets: whether the target is a column that may have any name.
         resized: whether pictures can be made of one size.
-        model: the model used when the user names none.
         partition: the partition used when the user names none.
     """
 
@@ -71,29 +75,14 @@ class DataKind(ABC):
     columns: ClassVar[bool] = False
     targets: ClassVar[bool] = False
     resized: ClassVar[bool] = False
-    model: str = "mlp"
     partition: str = "iid"
 
     def __init__(self, name: str) -> None:
         self.name, self.path = name, Path(name).expanduser()
 
-    def as_read(self, tokenizer: Any) -> DataKind:
-        """The kind they are with this tokenizer, or without one."""
+    def as_read(self, tokenizer: Any, asked: ReadRequest | None = None) -> DataKind:
+        """The kind they are with this tokenizer, or without one, for whoever asks this."""
         return self
-
-    @property
-    def usual_model(self) -> str:
-        """:attr:`model`.
-
-        Raises:
-            ConfigError: the data are texts.
-        """
-        if self.needs_tokenizer:
-            raise ConfigError(
-                f"the data '{self.name}' are texts, for which there is no usual model: choose one, as in --model "
-                "hf:roberta-base"
-            )
-        return self.model
 
     def check(self, asked: ReadRequest, tokenizer: Any) -> None:
         """Refuse what this kind has no use for.
@@ -130,7 +119,7 @@ class NamedSource(DataKind):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.info = NAMED[name]
-        self.model, self.partition = self.info.model, self.info.partition
+        self.partition = self.info.partition
         self.texts = self.needs_tokenizer = self.takes_tokenizer = self.info.text
 
     def load(self, asked: ReadRequest) -> Source | TextData:
@@ -142,7 +131,6 @@ class ImageFolder(DataKind):
     """A folder of pictures."""
 
     columns = resized = True
-    model = "cnn"
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -157,6 +145,11 @@ class InstructionFile(DataKind):
     """A file of instructions and answers."""
 
     texts = needs_tokenizer = takes_tokenizer = True
+
+    def as_read(self, tokenizer: Any, asked: ReadRequest | None = None) -> DataKind:
+        """See :meth:`DataKind.as_read`: a table may have a column of that name."""
+        table = tokenizer is None and asked is not None and asked.of_table and is_table(self.name)
+        return TableFile(self.name) if table else self
 
     def _refused(self, asked: ReadRequest, options: TableOptions, tokenizer: Any) -> Iterator[str]:
         if replace(options, client_column=None) != TableOptions():
@@ -176,7 +169,7 @@ class TableFile(DataKind):
 
     columns = targets = takes_tokenizer = True
 
-    def as_read(self, tokenizer: Any) -> DataKind:
+    def as_read(self, tokenizer: Any, asked: ReadRequest | None = None) -> DataKind:
         """See :meth:`DataKind.as_read`."""
         return self if tokenizer is None else TextTable(self.name)
 
@@ -204,6 +197,11 @@ class TextTable(DataKind):
     texts = needs_tokenizer = takes_tokenizer = True
     columns = targets = True
 
+    def as_read(self, tokenizer: Any, asked: ReadRequest | None = None) -> DataKind:
+        """See :meth:`DataKind.as_read`: without a tokenizer it is a table, if it is said to be one."""
+        said = asked is not None and (asked.of_table or asked.client_column is not None)
+        return TableFile(self.name) if tokenizer is None and said else self
+
     def load(self, asked: ReadRequest) -> Source | TextData:
         """See :meth:`DataKind.load`."""
         return load_text_table(
@@ -223,7 +221,7 @@ class Hub(DataKind):
     texts = takes_tokenizer = True
     columns = targets = True
 
-    def as_read(self, tokenizer: Any) -> DataKind:
+    def as_read(self, tokenizer: Any, asked: ReadRequest | None = None) -> DataKind:
         """See :meth:`DataKind.as_read`."""
         return self if tokenizer is None else HubTexts(self.name)
 
@@ -268,28 +266,43 @@ class Unknown(DataKind):
 def kind_of(name: str | os.PathLike[str]) -> DataKind:
     """The kind of data that a name, or what lies there, stands for.
 
-    A .tsv or .jsonl file is of texts unless it has neither instructions nor columns as :func:`load_text_table` finds
-    them; other tables are of numbers and categories unless a tokenizer is given with them.
+    A .tsv or .jsonl file is of texts unless it has neither instructions nor columns of words as :func:`load_text_table`
+    finds them; other tables are of numbers and categories unless a tokenizer is given with them. Without a tokenizer
+    whoever says what only a table has, such as its target, means a table (:meth:`DataKind.as_read`).
     """
     text = os.fspath(name)
-    path, ending = Path(text).expanduser(), text.lower()
+    path, ending = Path(text).expanduser(), text.lower().removesuffix(".gz")
     if text in NAMED:
         return NamedSource(text)
     if text.startswith(PREFIX):
         return Hub(text)
-    if ending.endswith(".json"):
+    if text.lower().endswith(".json"):
         return InstructionFile(text)
     if ending.endswith((".tsv", ".jsonl")):
-        return _of_lines(path, ending)(text)
+        return _of_lines(path, text.lower())(text)
     if is_table(text):
         return TableFile(text)
     return (ImageFolder if is_image_folder(path) else Unknown)(text)
 
 
 def _of_lines(path: Path, ending: str) -> type[DataKind]:
-    """By the fields of the first row; a file without any says so when it is read."""
-    fields = first_fields(path)
+    """By the fields of the first rows; a file without any says so when it is read."""
+    fields, rows = first_rows(path)
     if ending.endswith(".jsonl") and (not fields or "instruction" in fields):
         return InstructionFile
-    texts = not fields or "instruction" in fields or any(set(names) <= set(fields) for names in TEXT_COLUMNS)
-    return TextTable if texts else TableFile
+    texts = (all(name in fields and _has_words(rows, name) for name in names) for names in TEXT_COLUMNS)
+    return TextTable if not fields or "instruction" in fields or any(texts) else TableFile
+
+
+def _has_words(rows: Sequence[Mapping[str, Any]], name: str) -> bool:
+    """Whether the first cells of a column may be texts: there are none, or one that is no number."""
+    cells = [cell for row in rows if (cell := row.get(name)) not in (None, "")]
+    return not cells or any(isinstance(cell, str) and not _is_number(cell) for cell in cells)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text.replace(",", "."))
+    except ValueError:
+        return False
+    return True

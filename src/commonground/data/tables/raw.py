@@ -17,7 +17,7 @@ import numpy.typing as npt
 from commonground.errors import ConfigError, DataError
 from commonground.quoting import quoted
 
-__all__ = ["FILE", "RawTable", "check_names", "counted", "raw_of_arrow", "raw_of_frame", "with_files"]
+__all__ = ["FILE", "RawTable", "check_names", "counted", "raw_of_arrow", "raw_of_frame", "too_large", "with_files"]
 
 FILE = "file"  # as --client-column: each file of a folder is a client's
 
@@ -165,10 +165,7 @@ def _check_cells(path: Path, frame: Any) -> None:
         if held == "integer":
             large = [row for row, cell in enumerate(column) if _kind(cell) and not -(2**63) <= int(cell) < 2**63]
             if large:
-                raise DataError(
-                    f"{path}, {_row_number(large[0])}, column {quoted(name)}: {column.iloc[large[0]]} is a whole "
-                    "number of more than 64 bits; take texts for names, and floats for numbers"
-                )
+                raise DataError(too_large(f"{path}, {_row_number(large[0])}", name, column.iloc[large[0]]))
         if held not in ("mixed", "mixed-integer"):
             continue
         kinds = ((row, cell, kind) for row, cell in enumerate(column) if (kind := _kind(cell)))
@@ -180,6 +177,14 @@ def _check_cells(path: Path, frame: Any) -> None:
                     f"{path}, {_row_number(row)}, column {quoted(name)}: {shown} is a {kind}, and "
                     f"{_row_number(first)} has a {usual}; the cells of a column are of one kind"
                 )
+
+
+def too_large(place: str, name: str, number: int) -> str:
+    """What to say of a whole number that no column holds: ``place`` is the file and the row."""
+    return (
+        f"{place}, column {quoted(name)}: {number} is a whole number of more than 64 bits; take texts for names, and "
+        "floats for numbers"
+    )
 
 
 def _kind(cell: Any) -> str:

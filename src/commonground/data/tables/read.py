@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from commonground.counted import counted as counted_things
 from commonground.data.tables.huggingface import is_saved_dataset, read_saved_dataset
+from commonground.data.tables.json_lines import first_objects, read_json_lines
 from commonground.data.tables.raw import RawTable, check_names, counted, raw_of_arrow, raw_of_frame, with_files
 from commonground.data.tables.textfile import TextFile, check_unsaid, read_text_file
 from commonground.errors import DataError
 from commonground.quoting import quoted
 
-__all__ = ["FORMS", "RawTable", "first_fields", "is_table", "raw_of_frame", "read_raw"]
+__all__ = ["FORMS", "RawTable", "first_rows", "is_table", "raw_of_frame", "read_raw"]
 
 TEXT = (".csv", ".tsv", ".tab", ".txt")
 LINES = (".jsonl", ".ndjson")
@@ -92,7 +92,7 @@ def read_raw(
         table = _read_binary(path)
     elif kind == "lines":
         check_unsaid(path, separator)
-        table = _read_lines(path, encoding)
+        table = read_json_lines(path, encoding)
     else:
         table = _read_text(path, separator, encoding, True if quotes is None else quotes)
     check_names(path, table.names)
@@ -101,18 +101,22 @@ def read_raw(
     return table
 
 
-def first_fields(path: Path) -> list[str]:
-    """The names of the columns, or of the first object's fields; empty if the file cannot be read so."""
+def first_rows(path: Path, most: int = 20) -> tuple[list[str], list[dict[str, Any]]]:
+    """The names of the columns, or of the first object's fields, and the first rows by them; none if the file cannot be
+    read so. Cells of a text file are strings.
+    """
     try:
         if _kind(path) == "lines":
-            first = next(iter(read_text_file(path).content.splitlines()), b"{}")
-            return list(json.loads(first))
+            rows = list(first_objects(path, most))
+            return list(rows[0]) if rows else [], rows
         if _kind(path) == "text":
             file = read_text_file(path)
-            return [name.strip() for name in _header(file, quotes=file.separator != "\t")]
+            records = (cells for _, cells in _records(file, quotes=file.separator != "\t"))
+            names = [name.strip() for name in next(records, [])]
+            return names, [dict(zip(names, cells, strict=False)) for cells in islice(records, most)]
     except (DataError, ValueError, TypeError, csv.Error):
         pass
-    return []
+    return [], []
 
 
 # -- text -----------------------------------------------------------------------------------------------------------
@@ -254,52 +258,6 @@ def _name_the_line(path: Path, file: TextFile, quotes: bool, cells: int, reason:
 
 
 # -- other kinds ----------------------------------------------------------------------------------------------------
-
-
-def _read_lines(path: Path, encoding: str | None) -> RawTable:
-    """JSON lines: an object each, whose fields are numbers, words or nothing."""
-    import pyarrow as pa
-    from pyarrow import json as arrow_json
-
-    file = read_text_file(path, ",", encoding)
-    if not file.content.strip():
-        raise DataError(f"{path} has 0 rows below its header; at least one object is expected")
-    try:
-        table = arrow_json.read_json(pa.BufferReader(file.content))
-        times = [field.name for field in table.schema if pa.types.is_timestamp(field.type)]
-        if times:  # which are texts in the file, and may be names, classes or texts to the model
-            texts = pa.schema([(name, pa.string()) for name in times])
-            as_written = arrow_json.ParseOptions(explicit_schema=texts, unexpected_field_behavior="infer")
-            again = arrow_json.read_json(pa.BufferReader(file.content), parse_options=as_written)
-            table = again.select(table.column_names)
-    except pa.ArrowException as error:
-        raise DataError(f"{path} could not be read as a table: {_bad_object(file, str(error))}") from None
-    raw = raw_of_arrow(path, table)
-    notes = (f"read as {file.encoding}",) if file.encoding not in ("utf-8", "utf-8-sig") else ()
-    lines = partial(_lines_of_objects, file, raw.rows)
-    where = partial(_line_of_object, lines)
-    return replace(raw, where=where, numbers=lines, unit="line", notes=(*raw.notes, *notes))
-
-
-def _bad_object(file: TextFile, reason: str) -> str:
-    for number, line in enumerate(file.content.splitlines(), 1):
-        try:
-            row = json.loads(line) if line.strip() else {}
-        except ValueError:
-            return f"line {number} is no JSON"
-        if not isinstance(row, dict):
-            return f"line {number} is no JSON object"
-    return quoted(re.sub(r" in row \d+", "", reason))  # which counts from 0, and in each part of the file anew
-
-
-def _line_of_object(lines: Callable[[], list[int]], row: int) -> str:
-    return f"line {lines()[row]}"
-
-
-def _lines_of_objects(file: TextFile, rows: int) -> list[int]:
-    """The line of each row; of blank ones there is none."""
-    lines = [number for number, line in enumerate(file.content.splitlines(), 1) if line.strip()]
-    return lines if len(lines) == rows else counted(rows)
 
 
 def _read_binary(path: Path) -> RawTable:
