@@ -84,7 +84,7 @@ ROWS = [{"text": i % 7, "sentence": 3 * i, "who": f"w{i % 3}", "left": "no" if i
 @pytest.mark.parametrize("words", [False, True])
 def test_a_table_may_have_a_column_called_text(form: str, words: bool, tmp_path: Path) -> None:
     """Of numbers it is none of texts, and of words not to those who say their target and name no model of texts."""
-    rows = [{**row, "text": "few" if row["text"] < 3 else "many", "instruction": row["text"]} for row in ROWS]
+    rows = [{**row, "text": "many" if i % 7 > 2 else "few", "instruction": i % 7} for i, row in enumerate(ROWS)]
     table, path = pd.DataFrame(rows if words else ROWS), tmp_path / f"t.{form}"
     if "jsonl" in form:
         table.to_json(path, orient="records", lines=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commonground.data import available_sources, data_directory, kind_of, load_data, load_source
+from commonground.data import available_sources, data_directory, load_data, load_source
 from commonground.data.sources import digits, idx
 from commonground.data.sources.idx import read_idx
 from commonground.errors import DataError

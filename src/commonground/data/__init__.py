@@ -25,16 +25,15 @@ from commonground.data.sources import (
     kind_of,
     load_source,
 )
-from commonground.data.tables.huggingface import is_dataset, raw_of_dataset
 from commonground.data.tables.load import LABEL, load_table
+from commonground.data.tables.objects import is_table_object, table_of
 from commonground.data.tables.options import TableOptions, table_options
-from commonground.data.tables.raw import RawTable, raw_of_frame
+from commonground.data.tables.raw import RawTable
 from commonground.data.tables.schema import TableSchema
 from commonground.data.text import extract_answer, load_tokenizer, tokenize
 from commonground.data.validation import held_rows, hold_out
 from commonground.errors import ConfigError
 from commonground.name_lists import listed
-from commonground.quoting import escaped
 from commonground.tasks import Task
 from commonground.user_code import is_code
 
@@ -99,8 +98,8 @@ def load_data(
             instructions (.json, .jsonl); for data of the Hugging Face hub ``hf:OWNER/NAME``; or ``file.py:function``
             for a function of yours. It is called with those of the arguments below that it has parameters for, and
             returns a :class:`FederatedDataset`, a :class:`Source` (which is then dealt to clients) or a list of
-            ``(x_train, y_train, x_test, y_test)``, one per client. Also a table as an object: a pandas ``DataFrame``,
-            a ``datasets.Dataset`` or ``DatasetDict``.
+            ``(x_train, y_train, x_test, y_test)``, one per client. Also a table as an object: a ``DataFrame`` of
+            pandas or polars, a pyarrow ``Table``, a ``datasets.Dataset`` or ``DatasetDict``.
         clients: how many; may be left out with a ``column:NAME`` partition.
         classes_per_client: S; without a partition it means :class:`Shards`.
         partition: a partition or its text (:func:`parse_partition`); without it and S, what is natural for
@@ -224,13 +223,9 @@ def _table_of(given: Any, tokenizer: Any) -> RawTable:
         ConfigError: it is none, or its texts shall be read.
         DataError: it has no columns that a table has.
     """
-    if hasattr(given, "iloc") and not hasattr(given, "columns"):
-        raise ConfigError(f"a {type(given).__name__} is one column; a table is a DataFrame")
-    if not (is_dataset(given) or hasattr(given, "iloc")):
-        raise ConfigError(f"data are named by a text or a path, not by {escaped(repr(given), 60)}")
-    if tokenizer is not None:
+    if tokenizer is not None and is_table_object(given):
         raise ConfigError("a tokenizer reads texts of files, not of objects; save them first (to_csv, save_to_disk)")
-    return raw_of_dataset(given) if is_dataset(given) else raw_of_frame(given)
+    return table_of(given)
 
 
 def _by_column(

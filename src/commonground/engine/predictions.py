@@ -12,7 +12,7 @@ from torch import Tensor
 from commonground.data.formats import Given
 from commonground.data.inputs import Inputs
 from commonground.data.tables.features import known_features
-from commonground.data.tables.read import raw_of_frame
+from commonground.data.tables.objects import is_table_object, table_of
 from commonground.devices import resolve_device
 from commonground.engine.portable import PortableModel, model_inputs
 from commonground.engine.trained import Trained
@@ -106,18 +106,18 @@ def inputs_for(trained: Trained, x: Given, client: int | None = None) -> Inputs:
 
 
 def stored_rows(trained: Trained, x: Given, client: int | None) -> Given:
-    """Samples as they are stored: a DataFrame's rows, its columns taken by name; whatever else is given is left as it
+    """Samples as they are stored: a table's rows, its columns taken by name; whatever else is given is left as it
     is.
 
     Raises:
         ConfigError: the run was not trained on a table.
         DataError: a column is missing or a cell does not fit.
     """
-    if not hasattr(x, "columns"):
+    if not is_table_object(x):
         return x
     if trained.schema is None:
         raise ConfigError(f"{trained.where} was not trained on a table, so that it knows no columns; give an array")
-    rows, _ = known_features(raw_of_frame(x), trained.schema)
+    rows, _ = known_features(table_of(x), trained.schema)
     trained.scale(rows, client)
     return rows
 

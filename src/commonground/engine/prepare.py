@@ -27,6 +27,7 @@ from commonground.data.directory import data_directory
 from commonground.data.glove import GLOVE
 from commonground.data.normalization import normalize
 from commonground.data.partition_texts import is_own_partition
+from commonground.data.tables.objects import is_table_object
 from commonground.data.tables.options import TableOptions
 from commonground.engine.build import build_setup
 from commonground.engine.clients.optimizers import OptimizerName
@@ -71,7 +72,7 @@ def check_objects(data: object, model: object, settings: Mapping[str, Any]) -> N
         ConfigError: says which and what it is.
     """
     if not isinstance(data, str | FederatedDataset):
-        made = "; load_data(frame, client_column=…, target=…) makes one of a table" if hasattr(data, "iloc") else ""
+        made = "; load_data(frame, client_column=…, target=…) makes one of a table" if is_table_object(data) else ""
         raise ConfigError(
             f"data must be a name or a FederatedDataset (see FederatedDataset.from_arrays), not a {type(data).__name__}"
             f"{made}"

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from commonground.algorithms import Algorithm, make_algorithm
 from commonground.data.formats import Given
 from commonground.data.tables.features import ignored, known_features
-from commonground.data.tables.read import raw_of_frame
+from commonground.data.tables.objects import is_table_object, table_of
 from commonground.data.tables.schema import TableSchema
 from commonground.engine.network import build_network
 from commonground.engine.portable import PortableModel
@@ -59,7 +59,7 @@ class ExportedModel:
         Raises:
             DataError: a column is missing, a cell does not fit, or the samples are not of the training samples' form.
         """
-        if hasattr(x, "columns") and self.schema is not None:
+        if is_table_object(x) and self.schema is not None:
             x = _rows_of(x, self.schema)
         return self.portable.predict(x, f"the model in '{self.folder}'", torch.device("cpu"))
 
@@ -135,7 +135,7 @@ def table_inputs(folder: str | os.PathLike[str] | Run, rows: Any) -> npt.NDArray
 
 def _rows_of(frame: Any, schema: TableSchema) -> npt.NDArray[np.float32]:
     """A DataFrame's rows as inputs; what is strange in them is warned of."""
-    raw = raw_of_frame(frame)
+    raw = table_of(frame)
     rows, strange = known_features(raw, schema)
     for sentence in (*ignored(raw.names, schema), *strange):
         warn(sentence)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commonground.data.tables.read import raw_of_frame, read_raw
+from commonground.data.tables.objects import table_of
+from commonground.data.tables.read import read_raw
 from commonground.engine.named_columns import schema_of_texts
 from commonground.engine.run import Run, as_run
 from commonground.errors import ConfigError, warn
@@ -34,7 +35,8 @@ def predict_rows(
 
     Args:
         run: on a table, of numbers or of texts; or its folder.
-        table: a DataFrame, or a table's path. Columns are found by name, in any order.
+        table: a DataFrame or another table as an object (:func:`~commonground.data.tables.objects.table_of`), or a
+            table's path. Columns are found by name, in any order.
         client: whose model is asked of all rows; by default each row's own client's, which the client column names.
         shared: ask the global model of all rows instead.
         kinds: how columns of numbers or dates are written, where that is not as in training: by name, or as a text.
@@ -61,7 +63,7 @@ def predict_rows(
     if schema is None:
         raise ConfigError(f"{trained.where} was not trained on a table, so that it knows no columns; take run.predict")
     is_file = isinstance(table, str | os.PathLike)
-    raw = read_raw(Path(table), client_column=schema.client_column) if is_file else raw_of_frame(table)
+    raw = read_raw(Path(table), client_column=schema.client_column) if is_file else table_of(table)
     if trained.schema is None:
         x = tokens_of_table(run, raw, note)
     else:
@@ -69,7 +71,7 @@ def predict_rows(
     predicted, names = asked_of(trained, raw, schema, x, whose, note).predicted, trained.split["class_names"]
     whom = schema.client_column if schema.client_column in raw.columns else None
     chosen = trained.task.choose(predicted, names) if trained.task.softmax else None
-    found = pd.DataFrame(predicted, index=None if is_file else table.index)
+    found = pd.DataFrame(predicted, index=table.index if isinstance(table, pd.DataFrame) else None)
     if chosen is not None:
         found.insert(0, "class", chosen)
     if whom is not None:

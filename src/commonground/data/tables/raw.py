@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Real
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from commonground.errors import ConfigError, DataError
+from commonground.errors import DataError
 from commonground.quoting import quoted
 
 __all__ = ["FILE", "RawTable", "check_names", "counted", "raw_of_arrow", "raw_of_frame", "too_large", "with_files"]
@@ -92,32 +92,40 @@ def with_files(raw: RawTable, client_column: str | None) -> RawTable:
     return replace(raw, columns={**raw.columns, FILE: pa.array(names)})
 
 
-def check_names(path: Path, names: Sequence[str]) -> None:
+def check_names(path: Path, names: Sequence[str], left: Collection[int] = ()) -> None:
     """Refuse columns without a name, or with one that another has; blanks around names are no part of them.
+
+    Args:
+        path: of the table.
+        names: of its columns.
+        left: places of columns that are left out, from 0.
 
     Raises:
         DataError: names them.
     """
     plain = [name.strip() for name in names]
-    doubled = sorted(name for name, times in Counter(plain).items() if times > 1)
-    if doubled or "" in plain:
-        which = ", ".join(quoted(name) for name in doubled or [""])
+    doubled = sorted(name for name, times in Counter(plain).items() if times > 1 and name)
+    if doubled:
+        which = ", ".join(map(quoted, doubled))
         raise DataError(f"{path}: every column needs its own name; {which} does not have one")
+    nameless = next((place for place, name in enumerate(plain) if not name and place not in left), None)
+    if nameless is not None:
+        raise DataError(f"{path}: every column needs its own name; column {nameless + 1} of {len(plain)} has none")
 
 
 def raw_of_frame(frame: Any) -> RawTable:
-    """A pandas DataFrame as a table.
+    """A pandas DataFrame as a table, of which those levels of its index are columns that have names of their own.
 
     Raises:
-        ConfigError: it is no DataFrame.
         DataError: it has no rows, a column holds what no table does or cells of several kinds, or two have one name.
     """
     import pandas as pd
     import pyarrow as pa
 
-    if not isinstance(frame, pd.DataFrame):
-        raise ConfigError(f"a table is a DataFrame or the path of a file, and no {type(frame).__name__}")
     path = Path("the table")
+    levels = [name for name in frame.index.names if name is not None and name not in frame.columns]
+    if levels:
+        frame = pd.concat([frame.index.to_frame(index=False)[levels], frame.reset_index(drop=True)], axis=1)
     names = [str(name) for name in frame.columns]
     check_names(path, names)
     if not len(frame):
@@ -260,6 +268,9 @@ def _plain_column(path: Path, name: str, column: Any) -> Any:
     kind = column.type
     if pa.types.is_string_view(kind):
         return column.cast(pa.string())
+    if pa.types.is_dictionary(kind) and pa.types.is_string_view(kind.value_type):
+        parts = [pa.array(part.dictionary.cast(pa.string()).take(part.indices)) for part in column.chunks]
+        return pa.chunked_array(parts, pa.string())
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         try:
             return pc.local_timestamp(column)

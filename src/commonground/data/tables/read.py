@@ -148,13 +148,28 @@ def _read_text(path: Path, separator: str | None, encoding: str | None, quotes: 
         )
     except pa.ArrowInvalid as error:
         _name_the_line(path, file, quotes, len(names), str(error))
-    check_names(path, names)
     if quotes and _may_be_unclosed(file, table.columns):
         _check_closed(path, file)
-    columns = {name: column.slice(1) for name, column in zip(names, table.columns, strict=True)}
-    notes = (file.note,) if file.note else ()
+    cells = [column.slice(1) for column in table.columns]
+    left = {place: why for place, name in enumerate(names) if not name and (why := _nameless(place, cells[place]))}
+    kept = [place for place in range(len(names)) if place not in left]
+    check_names(path, names, left)
+    columns = {names[place]: cells[place] for place in kept}
+    notes = ((file.note,) if file.note else ()) + tuple(left.values())
     where, numbers = partial(_line_of, file, quotes), partial(_lines_of, file, quotes, len(table) - 1)
     return RawTable(path, columns, False, where, numbers, "line", notes)
+
+
+def _nameless(place: int, cells: Any) -> str:
+    """Why a column without a name is left out; empty if it is none that a program wrote beside the table."""
+    import pyarrow.compute as pc
+
+    if pc.all(pc.equal(pc.utf8_trim_whitespace(cells), "")).as_py():
+        return f"left out: column {place + 1}, which has neither a name nor cells"
+    whole = place == 0 and pc.all(pc.match_substring_regex(cells, r"^\d+$")).as_py()
+    if whole and pc.count_distinct(cells).as_py() == len(cells):
+        return "left out: the first column, which has no name and numbers the rows"
+    return ""
 
 
 def _beside(read: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
