@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import commonground as cg
-from commonground.engine.predictions import stored_rows
 from commonground.errors import CommonGroundError, DataError
 
 pytest.importorskip("fastapi")
@@ -23,7 +22,6 @@ pytest.importorskip("fastapi")
 from commonground.serve import RunModels
 from commonground.serve.joining import Joining
 from commonground.serve.models import _form
-from commonground.serve.rows import _frame
 
 
 @pytest.fixture(scope="module")
@@ -150,16 +148,18 @@ def two_requests(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[dict[str, 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(requests=two_requests())
-def test_rows_of_one_form_are_read_together_as_apart(models: RunModels, requests: Any) -> None:
-    trained, (one, other) = models.run.trained, requests
-    if _form(one) != _form(other):
-        return  # then they are not joined
+def test_rows_are_read_together_as_each_alone(models: RunModels, requests: Any) -> None:
+    def read(rows: list[dict[str, Any]]) -> Any:
+        return models.rows.read(models.run.trained, rows, "north", 0)[0]
+
+    rows = [row for request in requests for row in request]
     try:
-        together = stored_rows(trained, _frame([*one, *other]), 0)
+        apart = np.concatenate([read([row]) for row in rows])
     except DataError:
-        return  # then each is read alone
-    apart = np.concatenate([stored_rows(trained, _frame(rows), 0) for rows in (one, other)])
-    np.testing.assert_array_equal(together, apart)
+        with pytest.raises(DataError):
+            read(rows)
+    else:
+        np.testing.assert_array_equal(read(rows), apart)
 
 
 def test_forms_tell_apart_what_is_read_differently() -> None:

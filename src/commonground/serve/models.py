@@ -26,6 +26,7 @@ from commonground.errors import ConfigError, DataError, RunError
 from commonground.quoting import quoted
 from commonground.serve.joining import Joining
 from commonground.serve.rows import SERVED, Row, reader_of
+from commonground.serve.tables import cell_kind
 
 __all__ = ["Prediction", "RunModels"]
 
@@ -244,18 +245,11 @@ def _form(rows: Sequence[Any]) -> Any:
     kinds: dict[str, set[str]] = {}
     for row in rows:
         for name, cell in row.items():
-            kinds.setdefault(name, set()).add(_kind(cell))
+            kinds.setdefault(name, set()).add(cell_kind(cell))
     for name, found in kinds.items():
         if any(name not in row for row in rows):
             found.add("absent")
     return tuple((name, tuple(sorted(found))) for name, found in kinds.items())
-
-
-def _kind(cell: Any) -> str:
-    """A cell's kind. A column of whole numbers alone is read in another way than one with fractions."""
-    whole = isinstance(cell, float) and cell.is_integer()
-    small = isinstance(cell, int | float) and abs(cell) < 2**53
-    return f"{type(cell).__name__}{' whole' if whole else ''}{' small' if small else ''}"
 
 
 def _shape(row: Any) -> tuple[int, ...]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from commonground.data.tables.features import check_columns, ignored, known_features, strange_cells
 from commonground.data.tables.load import LABEL
-from commonground.data.tables.read import RawTable, raw_of_frame
+from commonground.data.tables.read import RawTable
 from commonground.data.tables.schema import TableSchema
 from commonground.data.tables.split import FEW
 from commonground.data.text import TextSamples, load_tokenizer
@@ -24,13 +25,14 @@ from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, DataError
 from commonground.prediction.tables import targets_of
 from commonground.prediction.texts import tokens_of
-from commonground.quoting import escaped, quoted
+from commonground.quoting import quoted
+from commonground.serve.tables import Row, named_rows, tables_of
 
 __all__ = ["SERVED", "Row", "RowReader", "reader_of"]
 
-Row = Mapping[str, str | float | bool | None]
 Rows = Sequence[Row] | Sequence[Any]
 Notes = list[tuple[str, ...]]
+Tables = Sequence[tuple[npt.NDArray[np.int64], RawTable]]
 
 SERVED = "the run of this service"  # whose folder is nothing to tell
 TEXT = "text"  # the column of texts of a run that knows none by name
@@ -86,14 +88,17 @@ class RowReader(ABC):
             DataError: rows of another form, or a target is missing or unknown.
         """
 
-    def _targets(self, raw: RawTable, schema: TableSchema) -> Any:
+    def _targets(self, tables: Tables, schema: TableSchema) -> Any:
         """Targets in the task's stored form, of every row."""
-        y, known = targets_of(self.run.trained, raw, schema)
-        lacking = np.flatnonzero(~known | (y < 0 if y.ndim == 1 else False))
-        if len(lacking):
-            what = " or ".join(schema.targets)
-            raise DataError(f"row {int(lacking[0]) + 1} has no {what}, or one that the run does not know")
-        return y
+        parts, where = [], np.concatenate([places for places, _ in tables])
+        for places, raw in tables:
+            y, known = targets_of(self.run.trained, raw, schema)
+            lacking = np.flatnonzero(~known | (y < 0 if y.ndim == 1 else False))
+            if len(lacking):
+                what = " or ".join(schema.targets)
+                raise DataError(f"row {places[lacking[0]] + 1} has no {what}, or one that the run does not know")
+            parts.append(y)
+        return np.concatenate(parts)[np.argsort(where)]
 
 
 class NumberRows(RowReader):
@@ -124,10 +129,9 @@ class TableRows(RowReader):
 
     def read(self, trained: Trained, rows: Rows, client: str, number: int) -> tuple[Any, Notes]:
         """See :meth:`RowReader.read`."""
-        raw = raw_of_frame(_frame(rows, self.columns))
-        x, strange = known_features(raw, self.schema)
+        notes: Notes = [()] * len(rows)
+        x = self._inputs(tables_of(rows, self.columns, self._numbers), len(rows), notes)
         trained.scale(x, number)
-        notes: Notes = strange_cells(raw, self.schema) if strange else [()] * len(rows)
         _check_owner(rows, self.schema, client)
         return x, [(*told, *ignored(row, self.schema)) for told, row in zip(notes, rows, strict=True)]
 
@@ -138,9 +142,23 @@ class TableRows(RowReader):
                 f"{SERVED} scales by each client's own statistics; new clients are added by `commonground adapt --keep`"
             )
         _check_owner(rows, self.schema, client)
-        raw = raw_of_frame(_frame(rows, [*self.schema.needed, *self.schema.targets]))
-        x, _ = known_features(raw, self.schema)
-        return x, self._targets(raw, self.schema)
+        tables = tables_of(rows, [*self.schema.needed, *self.schema.targets], self._numbers)
+        return self._inputs(tables, len(rows)), self._targets(tables, self.schema)
+
+    @property
+    def _numbers(self) -> Collection[str]:
+        """Columns in which 1 and 1.0 are the same."""
+        return {column.name for column in self.schema.features if column.kind == "number"}
+
+    def _inputs(self, tables: Tables, rows: int, notes: Notes | None = None) -> Any:
+        """The rows as inputs before scaling [rows, inputs]; what is strange in each is added to the notes."""
+        x = np.empty((rows, len(self.schema.inputs)), np.float32)
+        for places, raw in tables:
+            x[places], strange = known_features(raw, self.schema)
+            if strange and notes is not None:
+                for place, told in zip(places, strange_cells(raw, self.schema), strict=True):
+                    notes[place] = told
+        return x
 
 
 class TextRows(RowReader):
@@ -172,7 +190,7 @@ class TextRows(RowReader):
 
     def read(self, trained: Trained, rows: Rows, client: str, number: int) -> tuple[Any, Notes]:
         """See :meth:`RowReader.read`."""
-        named = _named(rows)
+        named = named_rows(rows)
         _check_owner(named, self.schema, client)
         tokens = self._tokens(named)
         most = trained.longest_text(tokens.shape[1] - 1)
@@ -186,10 +204,10 @@ class TextRows(RowReader):
 
     def examples(self, rows: Sequence[Row], client: str) -> tuple[Any, Any]:
         """See :meth:`RowReader.examples`."""
-        named = _named(rows)
+        named = named_rows(rows)
         _check_owner(named, self.schema, client)
         labels = [{name: row.get(name) for name in self.schema.targets} for row in named]
-        y = self._targets(raw_of_frame(_frame(labels)), self.schema)
+        y = self._targets(tables_of(labels, self.schema.targets), self.schema)
         with self.alone:
             return self._tokens(named), y
 
@@ -245,39 +263,3 @@ def _check_owner(rows: Sequence[Any], schema: TableSchema, client: str) -> None:
                 f"row {number} is of {schema.client_column} {quoted(str(whose), 40)}, and who asks is "
                 f"{quoted(client)}; every client asks for its own rows"
             )
-
-
-def _named(rows: Sequence[Any]) -> list[Row]:
-    """Rows that are objects, their columns' names without blanks around them.
-
-    Raises:
-        DataError: one is none, or holds half of a character.
-    """
-    if not all(isinstance(row, Mapping) for row in rows):
-        raise DataError("rows of a table are objects with its columns' names")
-    for number, row in enumerate(rows, 1):
-        for text in (*row, *(cell for cell in row.values() if isinstance(cell, str))):
-            if not _whole(text):
-                raise DataError(f"row {number} holds half of a character, {escaped(text)}")
-    return [{name.strip(): cell for name, cell in row.items()} for row in rows]
-
-
-def _frame(rows: Sequence[Any], wanted: Sequence[str] = ()) -> Any:
-    """Rows as a DataFrame.
-
-    Raises:
-        DataError: as :func:`_named`; or a row lacks a wanted column (another one's cells would make it a missing value,
-            which is said by null).
-    """
-    import pandas as pd
-
-    named, needed = _named(rows), set(wanted)
-    for number, (row, stripped) in enumerate(zip(rows, named, strict=True), 1):
-        if not needed <= row.keys():
-            check_columns(Path(f"row {number}"), stripped, wanted)
-    return pd.DataFrame([dict(row) for row in rows])
-
-
-def _whole(text: str) -> bool:
-    """Whether a text has no half of a surrogate pair alone, which JSON can say and no file can hold."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)

@@ -42,7 +42,7 @@ def objects() -> list[Any]:
     table = pa.Table.from_pandas(frame())
     datasets = pytest.importorskip("datasets")
     words = pa.array(["new", "old"], pa.string_view())  # as polars stores categories
-    coded = pa.DictionaryArray.from_arrays(pa.array(["new old".split().index(k) for k in frame().k]), words)
+    coded = pa.DictionaryArray.from_arrays(pa.array([["new", "old"].index(k) for k in frame().k]), words)
     return [table, Stream(table.set_column(2, "k", coded)), datasets.Dataset.from_pandas(frame())]
 
 
