@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,8 @@ from commonground.data.tables.divide import owners_of
 from commonground.data.tables.features import check_columns, ignored, known_features
 from commonground.data.tables.notation import column_of, telling_ways
 from commonground.data.tables.options import table_options
-from commonground.data.tables.read import RawTable, is_table, read_raw
+from commonground.data.tables.raw import FILE, client_of_file
+from commonground.data.tables.read import RawTable, check_form, is_table, read_raw
 from commonground.data.tables.schema import TableSchema
 from commonground.data.tables.split import FEW
 from commonground.data.tables.targets import as_run_read
@@ -108,6 +110,7 @@ def predict_table(
         ConfigError: nobody said whose model to ask, or there is no such kind.
         DataError: a column is missing, a cell does not fit (line and column named), or a client is unknown.
     """
+    check_form(path)
     if not is_table(str(path)):
         raise DataError(f"'{path}' is no table with names of columns, which {trained.where} needs")
     column = None if trained.schema is None else trained.schema.client_column
@@ -230,6 +233,8 @@ def _parts(
             yield None, np.arange(raw.rows)
             return
         wanted = f"column {quoted(schema.client_column)}" if schema.client_column else "client column"
+        if schema.client_column == FILE and (name := client_of_file(raw.path.name)) in trained.known.names:
+            wanted += f" (in a folder each file is a client's; of this file alone say --client {shlex.quote(name)})"
         yield trained.only_client(f"{raw.path} has no {wanted}"), np.arange(raw.rows)
         return
     numbers = {name: number for number, name in enumerate(trained.known.names)}

@@ -100,8 +100,8 @@ def texts_in(raw: RawTable, columns: Sequence[str] = (), usual: Sequence[str] = 
     Raises:
         DataError: it has no such columns, or a cell is empty (line named).
     """
-    names = tuple(columns) or text_columns(str(raw.path), raw.names, usual)
-    check_columns(raw.path, raw.columns, names)
+    names = tuple(columns) or text_columns(raw, raw.names, usual)
+    check_columns(raw.path, raw.columns, names, raw.unread)
     cells = zip(*(raw.columns[name].to_pylist() for name in names), strict=True)
     return _samples(raw.path, list(cells), raw.numbers())
 

@@ -30,7 +30,7 @@ def named_rows(rows: Sequence[Any]) -> list[Row]:
     """
     if not all(isinstance(row, Mapping) for row in rows):
         raise DataError("rows of a table are objects with its columns' names")
-    named = []
+    named: list[Row] = []
     for number, row in enumerate(rows, 1):
         for text in (*row, *(cell for cell in row.values() if isinstance(cell, str))):
             if not _whole(text):
@@ -64,16 +64,16 @@ def tables_of(
     named = named_rows(rows)
     for number, row in enumerate(named, 1):
         check_columns(Path(f"row {number}"), row, wanted)
-    cells = {name: [row[name] for row in named] for name in wanted}
+    cells: dict[str, list[Any]] = {name: [row[name] for row in named] for name in wanted}
     kinds = {name: [_kind(cell, name in numbers) for cell in column] for name, column in cells.items()}
     for name, column in kinds.items():
         if "" in column:
-            row = column.index("")
-            raise DataError(too_large(f"the table, row {row + 1}", name, cells[name][row]))
+            place = column.index("")
+            raise DataError(too_large(f"the table, row {place + 1}", name, cells[name][place]))
     mixed = [column for column in kinds.values() if len({*column} - {None}) > 1]
     groups: dict[tuple[str | None, ...], list[int]] = {}
-    for row in range(len(named)):
-        groups.setdefault(tuple(column[row] for column in mixed), []).append(row)
+    for place in range(len(named)):
+        groups.setdefault(tuple(column[place] for column in mixed), []).append(place)
     return [(np.array(places), _table(places, cells, kinds)) for places in groups.values()]
 
 

@@ -129,30 +129,9 @@ def test_a_folder_of_equal_tables(tmp_path: Path) -> None:
         ("t.csv.gz", b"\x1f\x8b\x08cut", "could not be read as a table"),
         ("t.jsonl", b'{"a": 1}\n{"a": \n', "line 2 is no JSON"),
         ("t.jsonl", b'{"a": 1}\n[1]\n', "line 2 is no JSON object"),
-        (
-            "t.jsonl",
-            b'{"a": 1}\n{"a": "x"}\n',
-            "line 2 holds a text in 'a', and line 1 a number; the cells of",
-        ),
-        ("t.jsonl", b'{"a": null}\n{"a": 1}\n\n{"a": true}\n', "line 4 holds a truth in 'a', and line 2 a number"),
-        (
-            "t.jsonl",
-            b'{"a": {"v": 1}}\n{"a": {"v": "x"}}\n',
-            "line 2 holds a text in 'a.v', and line 1",
-        ),
-        ("t.jsonl", b'{"a": 1}\n{"a": 1, "a": 2}\n', "line 2 has the field 'a' twice; every column needs its own name"),
-        ("t.jsonl", b'[{"a": 1}, {"a": 2}]\n', "it is a JSON array, and one object a line is needed, without brackets"),
-        ("t.jsonl", b'{"a": [\n1]\n', "line 1 is no JSON"),
-        ("t.jsonl", b'[\n {"a": 1},\n {"a": 2}\n]\n', "it is a JSON array, and one object a line is needed"),
-        (
-            "t.jsonl",
-            b'{"a": 18446744073709551616}\n',
-            "line 1, column 'a': 18446744073709551616 is a whole",
-        ),
-        ("t.jsonl", b'{"a": -1}\n{"a": 9223372036854775808}\n', "line 2, column 'a': 9223372036854775808 is a whole"),
         ("t.jsonl", b'{"a": [1, 2], "b": {"c": 1}}\n', "has no columns of numbers, words, dates or truths"),
         ("t.csv", b"a,b,left\n1,2,3\n1,2\n", "line 3, has 2 cells; the header has 3"),
-        ("t.csv", b'a,left\n"1\n2",x\n1\n', "line 4, has 1 cells"),
+        ("t.csv", b'a,left\n"1\n2",x\n1\n', "line 4, has 1 cell; the header has 2"),
         ("t.csv", b"\xff\xfea", "begins as utf-16 text, but byte"),
     ],
 )
@@ -393,18 +372,6 @@ def test_files_without_cells_of_text_are_told_no_separator(tmp_path: Path) -> No
     with pytest.raises(ConfigError, match=r"--separator says nothing of '.*t.jsonl'"):
         read_raw(tmp_path / "t.jsonl", separator=";")
     assert read_raw(tmp_path / "t.jsonl", encoding="utf-8").rows == ROWS
-
-
-def test_whole_numbers_of_64_bits_are_told_apart_in_json_lines(tmp_path: Path) -> None:
-    """Arrow infers doubles from 2^63 on, of which four clients would be one."""
-    rows = [{"c": 2**63 + 1 + i % 4, "x": i / 10, "y": i % 3 % 2} for i in range(40)]
-    path = tmp_path / "t.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
-    names = tuple(str(2**63 + 1 + i) for i in range(4))
-    assert load_data(path, client_column="c", target="y").client_names == names
-    path.write_text("\n".join(json.dumps(row) for row in [*rows, {"c": None, "x": 1e300, "y": 0}]))
-    raw = read_raw(path)
-    assert (str(raw.columns["c"].type), str(raw.columns["x"].type)) == ("uint64", "double")
 
 
 def test_an_index_that_was_written_beside_the_table_is_left_out(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from commonground.data.tables.huggingface import hub_dataset, raw_of_dataset
 from commonground.data.tables.load import LABEL, load_table
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.raw import RawTable
-from commonground.data.tables.read import first_rows, is_table
+from commonground.data.tables.read import check_form, first_rows, is_table
 from commonground.data.tables.schema import TableSchema
 from commonground.data.text.samples import TextData
 from commonground.errors import ConfigError
@@ -256,6 +256,7 @@ class Unknown(DataKind):
         Raises:
             DataError: always.
         """
+        check_form(self.path)
         raise unknown_data(self.name)
 
     def load(self, asked: ReadRequest) -> Source | TextData:

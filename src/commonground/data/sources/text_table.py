@@ -78,7 +78,7 @@ def load_text_table(
     options, unlike = options.as_asked(asked, raw.columns)
     _check_options(options)
     header = [name for name in raw.names if name not in options.drop]
-    texts = _roles(path, header, label, options, asked.get("text_column", ()))
+    texts = _roles(raw, header, label, options, asked.get("text_column", ()))
     raw, lacking = complete_rows(raw, [label], "classification", options)
     targets = read_targets(raw, [label], "classification", () if like is None else like.class_names)
     given = split_column(raw, [label], options)
@@ -138,19 +138,19 @@ def _check_options(options: TableOptions) -> None:
 
 
 def _roles(
-    path: Path, header: Sequence[str], label: str, options: TableOptions, usual: Sequence[str]
+    raw: RawTable, header: Sequence[str], label: str, options: TableOptions, usual: Sequence[str]
 ) -> tuple[str, ...]:
     """The columns of texts, the usual ones if they are there; every column that is named is, and none has two roles.
 
     Raises:
         DataError: names the one that is not.
     """
-    client_column = options.client_column
-    texts = options.text_column or text_columns(str(path), header, usual)
+    path, client_column = raw.path, options.client_column
+    texts = options.text_column or text_columns(raw, header, usual)
     if len(texts) > 2:
         raise DataError(f"{path}: a text or a pair of texts is read, and {len(texts)} columns are named")
     others = (label, client_column, options.split_column, options.time_column, options.group_column)
-    check_columns(path, header, filter(None, (*texts, *others)))
+    check_columns(path, header, filter(None, (*texts, *others)), raw.unread)
     for column in texts:
         if column in others:
             raise DataError(f"{path}: the column {column!r} cannot be both the text and another column")
@@ -179,12 +179,12 @@ def _strings(array: Any) -> list[str]:
     return ["" if value is None else str(value).strip() for value in array.to_pylist()]
 
 
-def text_columns(origin: str, names: Sequence[str], usual: Sequence[str] = ()) -> tuple[str, ...]:
+def text_columns(raw: RawTable, names: Sequence[str], usual: Sequence[str] = ()) -> tuple[str, ...]:
     """The column or columns that hold the texts.
 
     Args:
-        origin: of the table, for messages.
-        names: of its columns.
+        raw: the table.
+        names: of those of its columns that may.
         usual: those of a table that this one may be like, taken if they are there.
 
     Raises:
@@ -194,7 +194,9 @@ def text_columns(origin: str, names: Sequence[str], usual: Sequence[str] = ()) -
     for columns in candidates:
         if all(name in names for name in columns):
             return columns
+    for name in (name for columns in candidates for name in columns if name in raw.unread):
+        raise DataError(f"{raw.path}: the column {quoted(name)} holds {raw.unread[name]}; write one text a row")
     raise DataError(
-        f"{origin} has no column 'text' or 'sentence', nor 'sentence1' and 'sentence2'; its columns are: "
+        f"{raw.path} has no column 'text' or 'sentence', nor 'sentence1' and 'sentence2'; its columns are: "
         f"{', '.join(names)}"
     )

@@ -67,7 +67,8 @@ def check_columns(
             raise DataError(f"{path}: the column {quoted(column)} holds {kind}, and no numbers, words, dates or truths")
         if column not in names:
             whole = [name for name in names if "," in name and column in map(str.strip, name.split(","))]
-            near = whole[:1] or difflib.get_close_matches(column, names, n=1)
+            alike = [name for name in names if name.casefold() == column.casefold()]
+            near = whole[:1] or alike[:1] or difflib.get_close_matches(column, names, n=1)
             hint = f" (did you mean {quoted(listed(near))}?)" if near else ""
             there = f"its columns are: {listed_columns(names)}" if names else "it has none"
             raise DataError(f"{path} has no column {quoted(column)}{hint}; {there}")
@@ -223,7 +224,7 @@ def known_features(raw: RawTable, schema: TableSchema) -> tuple[Rows, list[str]]
     Raises:
         DataError: a column is missing, or a cell is not what the column held in training (line and column named).
     """
-    check_columns(raw.path, raw.columns, schema.needed)
+    check_columns(raw.path, raw.columns, schema.needed, raw.unread)
     columns, strange = {}, []
     for known in schema.features:
         if known.seconds is None and known.name in raw.seconds:

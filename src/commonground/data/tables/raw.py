@@ -17,7 +17,17 @@ import numpy.typing as npt
 from commonground.errors import DataError
 from commonground.quoting import quoted
 
-__all__ = ["FILE", "RawTable", "check_names", "counted", "raw_of_arrow", "raw_of_frame", "too_large", "with_files"]
+__all__ = [
+    "FILE",
+    "RawTable",
+    "check_names",
+    "client_of_file",
+    "counted",
+    "raw_of_arrow",
+    "raw_of_frame",
+    "too_large",
+    "with_files",
+]
 
 FILE = "file"  # as --client-column: each file of a folder is a client's
 
@@ -85,11 +95,16 @@ def with_files(raw: RawTable, client_column: str | None) -> RawTable:
         return raw
     import pyarrow as pa
 
-    called = [_ENDINGS.sub("", name) for name, _ in raw.files]
+    called = [client_of_file(name) for name, _ in raw.files]
     if twice := next((name for name in called if called.count(name) > 1), None):
         raise DataError(f"{raw.path}: two files are called {quoted(twice)}, and each is to be a client's; rename one")
     names = [name for name, (_, rows) in zip(called, raw.files, strict=True) for _ in range(rows)]
     return replace(raw, columns={**raw.columns, FILE: pa.array(names)})
+
+
+def client_of_file(name: str) -> str:
+    """Whose a file is where each file of a folder is a client's."""
+    return _ENDINGS.sub("", name)
 
 
 def check_names(path: Path, names: Sequence[str], left: Collection[int] = ()) -> None:

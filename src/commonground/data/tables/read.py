@@ -20,11 +20,12 @@ from commonground.data.tables.textfile import TextFile, check_unsaid, read_text_
 from commonground.errors import DataError
 from commonground.quoting import quoted
 
-__all__ = ["FORMS", "RawTable", "first_rows", "is_table", "raw_of_frame", "read_raw"]
+__all__ = ["FORMS", "RawTable", "check_form", "first_rows", "is_table", "raw_of_frame", "read_raw"]
 
 TEXT = (".csv", ".tsv", ".tab", ".txt")
 LINES = (".jsonl", ".ndjson")
 BLOCK = 1 << 24  # bytes of a text file that are read at once, and by several threads if there are more
+SHEETS = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods")
 BINARY = (".parquet", ".pq", ".arrow", ".feather", ".ipc")
 FORMS = ".csv, .tsv, .jsonl (each also .gz), .parquet, .arrow, .feather, or a folder of such files"
 
@@ -33,6 +34,25 @@ def is_table(name: str) -> bool:
     """Whether a file's name, or a folder's content, is that of a table that is read here."""
     path = Path(name)
     return _kind(path) != "" or is_saved_dataset(path) or _in_folder(path) != []
+
+
+def check_form(path: Path) -> None:
+    """Refuse files that hold tables in a form that is not read.
+
+    Raises:
+        DataError: says how to write it otherwise.
+    """
+    ending = path.suffix.lower()
+    if ending in SHEETS:
+        raise DataError(
+            f"{path} is a workbook, which is not read: save its sheet as CSV, or, in Python, "
+            "load_data(pd.read_excel(…))"
+        )
+    if ending == ".json":
+        raise DataError(
+            f"{path} is no table: a .json file is read as instructions and answers; of a table write JSON lines, an "
+            "object a line (pd.read_json(…).to_json('table.jsonl', orient='records', lines=True))"
+        )
 
 
 def _kind(path: Path) -> str:
@@ -86,6 +106,7 @@ def read_raw(
         return with_files(joined, client_column)
     if path.is_dir():
         raise DataError(f"the folder {path} holds no table; it may hold files {FORMS.rpartition(', or')[0]}")
+    check_form(path)
     kind = _kind(path)
     if kind == "binary":
         check_unsaid(path, separator, encoding)
@@ -131,6 +152,8 @@ def _read_text(path: Path, separator: str | None, encoding: str | None, quotes: 
     names = [name.strip() for name in _header(file, quotes)]
     if not names:
         raise DataError(f"{path} has 0 rows below its header; a header line and at least one row are expected")
+    if len(names) > 1 and file.separator != " ":
+        file = replace(file, content=_without_blank_end(file.content))
     places = [str(place) for place in range(len(names))]
     try:
         table = _beside(
@@ -158,6 +181,12 @@ def _read_text(path: Path, separator: str | None, encoding: str | None, quotes: 
     notes = ((file.note,) if file.note else ()) + tuple(left.values())
     where, numbers = partial(_line_of, file, quotes), partial(_lines_of, file, quotes, len(table) - 1)
     return RawTable(path, columns, False, where, numbers, "line", notes)
+
+
+def _without_blank_end(content: bytes) -> bytes:
+    """A text without lines of blanks at its end, which are no rows; blanks of its last cell stay."""
+    end = content.find(b"\n", len(content.rstrip(b" \r\n")))
+    return content if end < 0 else content[: end + 1]
 
 
 def _nameless(place: int, cells: Any) -> str:
@@ -263,10 +292,15 @@ def _check_closed(path: Path, file: TextFile) -> None:
 
 def _name_the_line(path: Path, file: TextFile, quotes: bool, cells: int, reason: str) -> NoReturn:
     """Say which line is not like the header."""
+    if quotes:
+        _check_closed(path, file)
+    first = _header(file, quotes)[0]
+    comment = f"; line 1, {quoted(first, 40)}, is taken for the names: take comments away" if first[:1] == "#" else ""
     try:
         for line, row in _records(file, quotes):
             if len(row) != cells:
-                raise DataError(f"{path}, line {line}, has {len(row)} cells; the header has {cells}")
+                held = counted_things(len(row), "cell")
+                raise DataError(f"{path}, line {line}, has {held}; the header has {cells}{comment}")
     except csv.Error as error:
         raise DataError(f"{path} could not be read as a table: {error}") from None
     raise DataError(f"{path} could not be read as a table: {quoted(reason)}")
@@ -300,7 +334,14 @@ def _joined(path: Path, tables: Sequence[RawTable]) -> RawTable:
     for table in tables[1:]:
         other = sorted(set(table.names) ^ set(first.names))
         if other or table.typed != first.typed:
-            what = f"the column {quoted(other[0])} is in one of them only" if other else "one says its columns' types"
+            what = (
+                f"the column {quoted(other[0])} is in one of them only"
+                if other
+                else (
+                    "one says its columns' types, and the cells of the other are text; write all as one kind of "
+                    "file, or give each kind a folder of its own"
+                )
+            )
             raise DataError(f"{first.path} and {table.path} cannot be one table: {what}")
     try:
         whole = pa.concat_tables(

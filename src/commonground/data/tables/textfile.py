@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import re
 import zlib
 from dataclasses import dataclass
 from encodings.aliases import aliases
@@ -21,10 +22,17 @@ SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 """By the names that the command takes; the first of those that fit equally well is taken."""
 
 _NAMES = {separator: name for name, separator in SEPARATORS.items()}
-_BOMS = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
+_BOMS = (
+    (b"\xef\xbb\xbf", "utf-8-sig"),
+    (b"\xff\xfe\0\0", "utf-32"),  # of which UTF-16's is the beginning
+    (b"\0\0\xfe\xff", "utf-32"),
+    (b"\xff\xfe", "utf-16"),
+    (b"\xfe\xff", "utf-16"),
+)
 _LOOKED_AT = 50  # records by which the separator is chosen
 _ENCODINGS = ("utf-8", "utf-16", "latin-1", "windows-1252")  # before the many that Python knows as well
-_GZIP = b"\x1f\x8b"
+_GZIP, _ZIP = b"\x1f\x8b", b"PK\x03\x04"
+_SAID = re.compile(r"sep=(.)\r?\n")  # by which a spreadsheet says in the first line what separates cells
 
 
 @dataclass(frozen=True)
@@ -55,8 +63,8 @@ def read_text_file(path: Path, separator: str | None = None, encoding: str | Non
 
     Args:
         path: the file; gzip is recognised by its first bytes.
-        separator: a single character or one of :data:`SEPARATORS` by name; by default the one of these by which the
-            first records have the most cells, and as many each.
+        separator: a single character or one of :data:`SEPARATORS` by name; by default what a first line ``sep=;`` says,
+            else the one of these by which the first records have the most cells, and as many each.
         encoding: as Python names it; by default what a byte order mark says, else UTF-8, else UTF-16 if half of the
             bytes are zero, else Windows-1252 (of which Latin-1's printable characters are a part).
 
@@ -66,8 +74,11 @@ def read_text_file(path: Path, separator: str | None = None, encoding: str | Non
     """
     raw = _bytes_of(path)
     text, used = _decoded(path, raw, encoding)
-    chosen = _separator(separator) or _found(text, path)
-    same = used == "utf-8" and not raw.startswith(_BOMS[0][0])
+    said = _SAID.match(text)
+    if said:  # a blank line in its place, so that the others keep their numbers
+        text = "\n" + text[said.end() :]
+    chosen = _separator(separator) or (said[1] if said else _found(text, path))
+    same = used == "utf-8" and not raw.startswith(_BOMS[0][0]) and not said
     content = raw if same else text.encode("utf-8", "surrogatepass")
     return TextFile(content, used, chosen)
 
@@ -86,6 +97,10 @@ def check_unsaid(path: Path, separator: str | None = None, encoding: str | None 
 def _bytes_of(path: Path) -> bytes:
     try:
         raw = path.read_bytes()
+        if raw.startswith(_ZIP):
+            raise DataError(
+                f"{path} is a zip archive, or a workbook, which is one; unpack it, or save the sheet as CSV"
+            )
         return gzip.decompress(raw) if raw.startswith(_GZIP) else raw
     except FileNotFoundError:
         raise DataError(f"there is no file {path}") from None
