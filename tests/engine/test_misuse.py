@@ -16,7 +16,7 @@ import commonground as cg
 from commonground.algorithms import Algorithm, Client, Tensors
 from commonground.cli import main
 from commonground.engine.known_clients import KnownClients
-from commonground.errors import ConfigError, ModelError, RunError
+from commonground.errors import ConfigError, DataError, ModelError, RunError
 from tests.helpers import digits, made_data, own
 
 GIVEN: dict[str, Any] = {"rounds": 1, "engine": "serial"}
@@ -361,3 +361,17 @@ def test_a_word_of_digits_behind_a_zero_is_a_name_and_no_number() -> None:
     assert known.number("7") == 7
     with pytest.raises(ConfigError, match="has no client '007'"):
         known.number("007")
+
+
+def test_numbers_beyond_single_precision_are_refused_before_training() -> None:
+    """They are finite as they are stored, and would be none in the first round."""
+
+    def large(by: float, **inputs: Any) -> cg.FederatedDataset:
+        rng = np.random.default_rng(0)
+        x, y = rng.normal(size=(20, 3)) * by, np.arange(20) % 2
+        return cg.FederatedDataset.from_arrays([(x, y, x[:5], y[:5])] * 2, **inputs)
+
+    with pytest.raises(DataError, match=r"train sample 0 of 'arrays' has a number beyond single precision .*float64"):
+        cg.train("fedavg", large(1e300), **GIVEN)
+    scaled = cg.data.Preprocess(mean=(0.0,), std=(1e300,), double=True)
+    assert cg.train("fedavg", large(1e300, preprocess=scaled), **GIVEN).config.rounds == 1

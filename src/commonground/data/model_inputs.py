@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,12 +14,14 @@ from commonground.data.arrays import Array, Indices
 from commonground.data.federated import FederatedDataset
 from commonground.data.inputs import Inputs, each, select, to_device
 from commonground.devices import device_bytes_free
+from commonground.errors import DataError
 
-__all__ = ["ModelInputs"]
+__all__ = ["ModelInputs", "check_fits"]
 
 # Share of a device's free memory; larger data stay on the host and are moved by batches: weights and activations need
 # room as well.
 RESIDENT_SHARE = 0.5
+_ROWS_PER_CHECK = 8192
 
 
 HOST = torch.device("cpu")
@@ -119,6 +122,28 @@ class ModelInputs:
     def _targets(self) -> Callable[[Array, Array], Tensor]:
         """From some stored samples and targets to targets as the task's loss takes them."""
         return self.data.task.target_reader(self.data.x_train, self.data.x_test, self.dtype)
+
+
+def check_fits(data: FederatedDataset, dtype: torch.dtype) -> None:
+    """Refuse samples that are finite as they are stored, and not in the number type that is computed with.
+
+    Raises:
+        DataError: names the first.
+    """
+    for split, x in (("train", data.x_train), ("test", data.x_test)):
+        kinds = [kind.base for kind, _ in x.dtype.fields.values()] if x.dtype.fields else [x.dtype]
+        if dtype == torch.float64 or np.float64 not in kinds:
+            continue
+        for start in range(0, len(x), _ROWS_PER_CHECK):
+            made = data.format.make(data.format.tensors(x[start : start + _ROWS_PER_CHECK]), dtype)
+            for value in made.values():
+                fine = torch.isfinite(value).flatten(1).all(1) if value.is_floating_point() else torch.ones(1) > 0
+                if not fine.all():
+                    row = start + int(fine.logical_not().nonzero()[0])
+                    raise DataError(
+                        f"{split} sample {row} of {data.name!r} has a number beyond single precision (3.4e38), in "
+                        "which is computed; scale the samples, or take dtype='float64'"
+                    )
 
 
 def _room(device: torch.device) -> float:

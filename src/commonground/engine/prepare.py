@@ -8,6 +8,7 @@ from copy import copy
 from dataclasses import fields, replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from commonground.algorithms import Algorithm, check_object, make_algorithm
@@ -25,6 +26,7 @@ from commonground.data import (
 )
 from commonground.data.directory import data_directory
 from commonground.data.glove import GLOVE
+from commonground.data.model_inputs import check_fits
 from commonground.data.normalization import normalize
 from commonground.data.partition_texts import is_own_partition
 from commonground.data.tables.objects import is_table_object
@@ -252,6 +254,7 @@ def prepare_setup(
     check_metrics(metrics, data.task)
     Rank.of(config.rank_by, data.task, metrics)  # refuses what there is not
     check_updates(config, data.clients)
+    check_fits(data, getattr(torch, config.dtype))
     federation = config.federation(data.clients)
     config = _with_vectors(resolve(config, data, algorithm), data_dir)
     _check_length(config, data)
