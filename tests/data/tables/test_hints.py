@@ -51,7 +51,11 @@ def test_blanks_at_the_end_are_cells_of_a_table_of_one_column(tmp_path: Path) ->
             "line 2, has 2 cells; .* line 1, '# made in May', is taken for the names",
         ),
         ("t.xlsx", "", "is a workbook, which is not read: save its sheet as CSV, or, in Python, load_data"),
-        ("t.json", "[]", "t.json is no table: a .json file is read as instructions and answers; of a table write JSON"),
+        (
+            "t.json",
+            "[]",
+            "t.json is no table: a .json file is of instructions and answers, or in LEAF's form; of a table",
+        ),
     ],
 )
 def test_what_is_not_read_is_refused_with_what_to_do(name: str, content: str, says: str, tmp_path: Path) -> None:

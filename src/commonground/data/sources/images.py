@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from commonground.data.arrays import Preprocess
 from commonground.data.names import sorted_names
 from commonground.data.source import Origin, Source
 from commonground.data.sources.image_folders import PictureFile, files_in
-from commonground.data.tables import split
+from commonground.data.sources.parted import check_plain, parted
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.schema import TableSchema
 from commonground.data.tables.split import Owners
@@ -55,7 +54,7 @@ def load_images(path: Path, *, seed: int = 0, options: TableOptions | None = Non
         DataError: the folders have no such form, a picture cannot be read (its file is named) or has another size.
     """
     options = options or TableOptions()
-    _check_options(path, options)
+    check_plain(path, options, CLIENT, "a folder of pictures", "folders")
     files, notes = files_in(path)
     x = read_pictures(files, options.size, note=notes.append)
     classes = sorted_names(np.array([file.label for file in files]))
@@ -65,26 +64,11 @@ def load_images(path: Path, *, seed: int = 0, options: TableOptions | None = Non
     owners = Owners(list(names), np.array([places[file.client] for file in files], dtype=np.int64))
     is_test = np.array([file.part == "test" for file in files]) if files[0].part else None
     clients = files[0].client != ""
-    if clients:
-        owners = split.few_rows(path, owners, options, is_test)
-    for what, value in (("share", options.test_share), ("seed", options.test_seed)):
-        if is_test is not None and value is not None:
-            raise ConfigError(
-                f"{path}: its folders train and test say what is tested, so that a test {what} of {value} says "
-                f"nothing; leave out the {what}"
-            )
-    how = "by the folders train and test"
-    if is_test is None:
-        how = f"{options.share:.0%} at random"
-        by = owners if clients else Owners(list(classes), y)
-        is_test = split.held_out_tests(by.parts(), len(files), options.share, options.seed(seed))
-    used = owners.codes >= 0
-    train, test = used & ~is_test, used & is_test
-    if not train.any() or not test.any():
-        raise DataError(f"{path} has {train.sum()} training and {test.sum()} test pictures; both need at least 1")
-    whose = np.array([*owners.names, ""])[owners.codes]
+    by = None if clients else Owners(list(classes), y)
+    found = parted(path, owners, is_test, options, seed, by, "pictures")
+    owners, train, test, whose = found.owners, found.train, found.test, found.whose
     channels = x.shape[-1]
-    about = TableSchema((), (), "classification", classes, few_rows=owners.few, split=how, notes=tuple(notes),
+    about = TableSchema((), (), "classification", classes, few_rows=owners.few, split=found.how, notes=tuple(notes),
                         scaling="none")  # fmt: skip
     resized = {} if options.size is None else {"image_size": options.image_size}
     return Source(
@@ -103,15 +87,6 @@ def load_images(path: Path, *, seed: int = 0, options: TableOptions | None = Non
             test_names=np.array([file.name(path) for file in files])[test],
         ),
     )
-
-
-def _check_options(path: Path, options: TableOptions) -> None:
-    plain = TableOptions()
-    kept = {name: getattr(plain, name) for name in ("few_rows", "min_rows", "test_share", "test_seed", "image_size")}
-    if options.client_column not in (None, CLIENT):
-        raise ConfigError(f"the clients of '{path}' are its folders; the column is called '{CLIENT}'")
-    if replace(options, client_column=None, **kept) != plain:
-        raise ConfigError(f"'{path}' is a folder of pictures, no table; there are no columns to drop, read or split by")
 
 
 # -- pictures -------------------------------------------------------------------------------------------------------

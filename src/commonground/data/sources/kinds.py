@@ -1,4 +1,6 @@
-"""Kinds of data, told by the name that a user gives: a known name, pictures, instructions, texts, a table, the hub."""
+"""Kinds of data, told by the name that a user gives: a known name, pictures, LEAF's, instructions, texts, a table, the
+hub.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ from commonground.data.sources.hub import PREFIX, load_hub
 from commonground.data.sources.image_folders import has_clients, is_image_folder
 from commonground.data.sources.images import CLIENT, load_images
 from commonground.data.sources.instructions import load_instructions
+from commonground.data.sources.leaf import USER, is_leaf, load_leaf
 from commonground.data.sources.named import NAMED
 from commonground.data.sources.text_table import TEXT_COLUMNS, load_text_table
 from commonground.data.tables.huggingface import hub_dataset, raw_of_dataset
@@ -139,6 +142,17 @@ class ImageFolder(DataKind):
     def load(self, asked: ReadRequest) -> Source | TextData:
         """See :meth:`DataKind.load`."""
         return load_images(self.path, seed=asked.seed, options=asked.with_clients)
+
+
+class LeafFiles(DataKind):
+    """Users and their samples, in LEAF's form."""
+
+    columns = True
+    partition = f"column:{USER}"
+
+    def load(self, asked: ReadRequest) -> Source | TextData:
+        """See :meth:`DataKind.load`."""
+        return load_leaf(self.path, seed=asked.seed, options=asked.with_clients)
 
 
 class InstructionFile(DataKind):
@@ -277,6 +291,8 @@ def kind_of(name: str | os.PathLike[str]) -> DataKind:
         return NamedSource(text)
     if text.startswith(PREFIX):
         return Hub(text)
+    if is_leaf(path):
+        return LeafFiles(text)
     if text.lower().endswith(".json"):
         return InstructionFile(text)
     if ending.endswith((".tsv", ".jsonl")):
