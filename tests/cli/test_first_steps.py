@@ -184,7 +184,7 @@ def test_a_model_that_cannot_be_stacked_gets_another_engine() -> None:
 def test_python_types() -> None:
     with pytest.raises(DataError, match="the clients of 'arrays' are int; a list of"):
         cg.FederatedDataset.from_arrays(5)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="data are named by a text or a path, or are a table"):
+    with pytest.raises(ConfigError, match="or the path of a file, and no NoneType"):
         cg.load_data(None)
     one, other = ((np.zeros((2, n)), np.array([0, 1])) for n in (5, 6))
     with pytest.raises(DataError, match=r"client 1 have the shape \(6,\), training samples of client 0 \(5,\)"):

@@ -87,8 +87,8 @@ def test_another_label_column_and_constant_features(tmp_path: Path) -> None:
         ),
         ("label\n1\n", "has no feature columns"),
         ("a,a,label\n1,2,0\n", "every column needs its own name; 'a' does not"),
-        ("a,,label\n1,2,0\n", "every column needs its own name; '' does not"),
-        ("a,label\n1,0\n2\n", "line 3, has 1 cells; the header has 2"),
+        ("a,,label\n1,2,0\n", "every column needs its own name; column 2 of 3 has none"),
+        ("a,label\n1,0\n2\n", "line 3, has 1 cell; the header has 2"),
         ("a,label\nNA,0\n,1\n", r"no feature columns beside the label \('a' is always the same\)"),
         ("a,label\n1,0\n2,\n", "line 3, column 'label': the cell is empty"),
         ("a,label\n1,0\nold,1\n", "line 3, column 'a': 'old' is not a finite number"),
@@ -102,7 +102,7 @@ def test_another_label_column_and_constant_features(tmp_path: Path) -> None:
         ("a,label\ntrue,0\n,1\nfalse,\n", "line 4, column 'label': the cell is empty"),
         ("a,label,split\n1,0,train\n2,1,dev\n", "line 3, column 'split': 'dev' is neither 'train' nor 'test'"),
         ("a,label,split\n1,0,train\n2,1,train\n", "has 2 training rows and 0 test rows"),
-        ('a,label\n"1,0\n', "could not be read as a table"),
+        ('a,label\n"1,0\n', "line 2, opens a quotation mark that no mark at the end"),
     ],
 )
 def test_refusals_name_line_and_column(tmp_path: Path, text: str, message: str) -> None:

@@ -116,7 +116,7 @@ def test_a_table_of_pairs_with_a_split_column(tmp_path: Path) -> None:
         ("words\tlabel\na\t1\n", "has no column 'text' or 'sentence', nor .*; its columns are: words, label"),
         ("text\tkind\na\t1\n", "has no column 'label'; its columns are: text, kind"),
         ("text\tlabel\na\t\n", "line 2, column 'label': the cell is empty"),
-        ("text\tlabel\na\n", "line 2, has 1 cells; the header has 2"),
+        ("text\tlabel\na\n", "line 2, has 1 cell; the header has 2"),
         ("text\tlabel\tsplit\na\t1\ttrain\n", "has 1 training row and 0 test rows"),
     ],
 )

@@ -94,10 +94,11 @@ def load_data(
 
     Args:
         name: a name of :func:`available_sources`; the path of a table (.csv, .tsv, .jsonl, .parquet, .arrow, .feather,
-            a folder of such files, or one that ``datasets`` saved), of a folder of pictures (CLIENT/CLASS/*.png) or of
-            instructions (.json, .jsonl); for data of the Hugging Face hub ``hf:OWNER/NAME``; or ``file.py:function``
-            for a function of yours. It is called with those of the arguments below that it has parameters for, and
-            returns a :class:`FederatedDataset`, a :class:`Source` (which is then dealt to clients) or a list of
+            a folder of such files, or one that ``datasets`` saved), of a folder of pictures (CLIENT/CLASS/*.png), of
+            LEAF's files or of instructions (.json, .jsonl); for data of the Hugging Face hub ``hf:OWNER/NAME``; or
+            ``file.py:function`` for a function of yours. It is called with those of the arguments below that it has
+            parameters for, and returns a :class:`FederatedDataset`, a :class:`Source` (which is then dealt to clients)
+            or a list of
             ``(x_train, y_train, x_test, y_test)``, one per client. Also a table as an object: a ``DataFrame`` of
             pandas or polars, a pyarrow ``Table``, a ``datasets.Dataset`` or ``DatasetDict``.
         clients: how many; may be left out with a ``column:NAME`` partition.

@@ -131,8 +131,8 @@ def check_fits(data: FederatedDataset, dtype: torch.dtype) -> None:
         DataError: names the first.
     """
     for split, x in (("train", data.x_train), ("test", data.x_test)):
-        kinds = [kind.base for kind, _ in x.dtype.fields.values()] if x.dtype.fields else [x.dtype]
-        if dtype == torch.float64 or np.float64 not in kinds:
+        kinds = {name: x.dtype[name].base for name in x.dtype.names} if x.dtype.names else {"x": x.dtype}
+        if dtype == torch.float64 or np.float64 not in kinds.values():
             continue
         for start in range(0, len(x), _ROWS_PER_CHECK):
             made = data.format.make(data.format.tensors(x[start : start + _ROWS_PER_CHECK]), dtype)

@@ -102,7 +102,10 @@ def test_the_hub_without_a_tokenizer_is_a_table(monkeypatch: pytest.MonkeyPatch)
         (lambda d: d.select([]), "has 0 rows"),
         (lambda d: datasets.Dataset.from_dict({"list": [[1], [2]]}), "no columns of numbers"),
         (lambda d: d.remove_columns("sold"), "no column 'sold'"),
-        (lambda d: [1, 2], "data are named by a text or a path"),
+        (
+            lambda d: [1, 2],
+            "a table is a DataFrame, a pyarrow Table, a datasets.Dataset or the path of a file, and no list",
+        ),
     ],
 )
 def test_refused_in_a_sentence(given: Any, says: str) -> None:

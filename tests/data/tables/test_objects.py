@@ -62,8 +62,8 @@ def test_a_table_is_read_whatever_package_made_it() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (Lazy(), "or are a table .*, and this is a Lazy; give what its .collect.. makes"),
-        ([1, 2], "data are named by a text or a path, or are a table .*, and this is a list$"),
+        (Lazy(), "or the path of a file, and no Lazy; give what its .collect.. makes"),
+        ([1, 2], "a table is a DataFrame, a pyarrow Table, .* or the path of a file, and no list$"),
         (pa.chunked_array([[1]]), "a ChunkedArray is one column; a table is a DataFrame"),
         (frame().x, "a Series is one column; a table is a DataFrame"),
     ],

@@ -52,8 +52,9 @@ def load_source(
 
     Args:
         name: a name of :func:`available_sources`; the path of a table (:func:`load_table`; with a tokenizer, of texts:
-            :func:`load_text_table`), of a folder of pictures (:func:`~commonground.data.sources.images.load_images`) or
-            of instructions (.json, .jsonl: :func:`load_instructions`); or ``hf:OWNER/NAME`` (with a tokenizer texts,
+            :func:`load_text_table`), of a folder of pictures (:func:`~commonground.data.sources.images.load_images`),
+            in LEAF's form (:func:`~commonground.data.sources.leaf.load_leaf`) or of instructions (.json, .jsonl:
+            :func:`load_instructions`); or ``hf:OWNER/NAME`` (with a tokenizer texts,
             :func:`~commonground.data.sources.hub.load_hub`, else a table).
         data_dir: folder of the data files; see :func:`data_directory` for the default.
         download: whether missing files may be downloaded.

@@ -44,8 +44,7 @@ def table_of(given: Any) -> RawTable:
         has = next((name for name in ("to_pandas", "collect", "compute") if callable(getattr(given, name, None))), None)
         how = f"; give what its .{has}() makes" if has else ""
         raise ConfigError(
-            f"data are named by a text or a path, or are a table (a DataFrame, a pyarrow Table, a datasets.Dataset), "
-            f"and this is a {kind}{how}"
+            f"a table is a DataFrame, a pyarrow Table, a datasets.Dataset or the path of a file, and no {kind}{how}"
         )
     if not hasattr(given, _STREAM):
         raise ConfigError(f"a {kind} is no table that is read here; give its rows as a pandas DataFrame (.to_pandas())")
