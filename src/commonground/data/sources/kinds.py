@@ -69,6 +69,7 @@ class DataKind(ABC):
         columns: whether there are columns to drop, read or split by.
         targets: whether the target is a column that may have any name.
         resized: whether pictures can be made of one size.
+        otherwise: what whoever names no tokenizer may have meant.
         partition: the partition used when the user names none.
     """
 
@@ -78,6 +79,7 @@ class DataKind(ABC):
     columns: ClassVar[bool] = False
     targets: ClassVar[bool] = False
     resized: ClassVar[bool] = False
+    otherwise: ClassVar[str] = ""
     partition: str = "iid"
 
     def __init__(self, name: str) -> None:
@@ -100,7 +102,7 @@ class DataKind(ABC):
         if tokenizer is None and self.needs_tokenizer:
             yield (
                 "texts and need a tokenizer: choose a Hugging Face model, as in --model hf:roberta-base (in Python, "
-                'tokenizer="hf:roberta-base")'
+                f'tokenizer="hf:roberta-base"){self.otherwise}'
             )
         if tokenizer is not None and not self.takes_tokenizer:
             yield "no texts; a tokenizer (of a model hf:NAME) has nothing to read there"
@@ -165,6 +167,12 @@ class InstructionFile(DataKind):
         table = tokenizer is None and asked is not None and asked.of_table and is_table(self.name)
         return TableFile(self.name) if table else self
 
+    def check(self, asked: ReadRequest, tokenizer: Any) -> None:
+        """See :meth:`DataKind.check`; of a .json file that is said to be a table, how to write one."""
+        if tokenizer is None and asked.of_table:
+            check_form(self.path)
+        super().check(asked, tokenizer)
+
     def _refused(self, asked: ReadRequest, options: TableOptions, tokenizer: Any) -> Iterator[str]:
         if replace(options, client_column=None) != TableOptions():
             yield (
@@ -210,6 +218,7 @@ class TextTable(DataKind):
 
     texts = needs_tokenizer = takes_tokenizer = True
     columns = targets = True
+    otherwise = "; if it is a table of numbers and categories, name its target (--target, in Python target=…)"
 
     def as_read(self, tokenizer: Any, asked: ReadRequest | None = None) -> DataKind:
         """See :meth:`DataKind.as_read`: without a tokenizer it is a table, if it is said to be one."""

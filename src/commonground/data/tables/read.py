@@ -50,8 +50,9 @@ def check_form(path: Path) -> None:
         )
     if ending == ".json":
         raise DataError(
-            f"{path} is no table: a .json file is of instructions and answers, or in LEAF's form; of a table write "
-            "JSON lines, an object a line (pd.read_json(…).to_json('table.jsonl', orient='records', lines=True))"
+            f"{path} is no table: a .json file is of instructions and answers, or in LEAF's form, which are trained "
+            "on as they are; of a table write JSON lines, an object a line "
+            "(pd.read_json(…).to_json('table.jsonl', orient='records', lines=True))"
         )
 
 
