@@ -98,9 +98,8 @@ def load_data(
             LEAF's files or of instructions (.json, .jsonl); for data of the Hugging Face hub ``hf:OWNER/NAME``; or
             ``file.py:function`` for a function of yours. It is called with those of the arguments below that it has
             parameters for, and returns a :class:`FederatedDataset`, a :class:`Source` (which is then dealt to clients)
-            or a list of
-            ``(x_train, y_train, x_test, y_test)``, one per client. Also a table as an object: a ``DataFrame`` of
-            pandas or polars, a pyarrow ``Table``, a ``datasets.Dataset`` or ``DatasetDict``.
+            or a list of ``(x_train, y_train, x_test, y_test)``, one per client. Also a table as an object: a
+            ``DataFrame`` of pandas or polars, a pyarrow ``Table``, a ``datasets.Dataset`` or ``DatasetDict``.
         clients: how many; may be left out with a ``column:NAME`` partition.
         classes_per_client: S; without a partition it means :class:`Shards`.
         partition: a partition or its text (:func:`parse_partition`); without it and S, what is natural for

@@ -1,6 +1,4 @@
-"""Kinds of data, told by the name that a user gives: a known name, pictures, LEAF's, instructions, texts, a table, the
-hub.
-"""
+"""Kinds of data, told by the name that a user gives: a known name, pictures, LEAF's, instructions, texts, a table."""
 
 from __future__ import annotations
 
