@@ -17,10 +17,10 @@ from commonground.config import RunConfig
 from commonground.data import load_data
 from commonground.data.own_table import OwnTable, table_data
 from commonground.data.tables.agree import _categories, agreed_columns
-from commonground.data.tables.cells import one_spelling
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.scale import deviations
 from commonground.data.tables.schema import TableSchema
+from commonground.data.tables.spelling import one_spelling
 from commonground.data.tables.told import (
     Columns,
     ColumnStatistics,

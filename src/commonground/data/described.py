@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from commonground.data.arrays import Array, Preprocess, offsets_of
 from commonground.data.federated import FederatedDataset
 from commonground.data.names import sorted_names
-from commonground.data.tables.cells import one_spelling, places_of
+from commonground.data.tables.spelling import one_spelling, places_of
 from commonground.data.tables.told import Version
 from commonground.data.text.tokens import pad_tokens
 from commonground.errors import DataError, UpdateError

@@ -18,7 +18,7 @@ import pytest
 
 from commonground import load_data
 from commonground.data import FederatedDataset
-from commonground.data.tables.cells import date_numbers
+from commonground.data.tables.dates import date_numbers
 from commonground.data.tables.read import read_raw
 from commonground.data.tables.textfile import read_text_file
 from commonground.errors import CommonGroundError, ConfigError, DataError

@@ -12,10 +12,10 @@ import pytest
 
 import commonground as cg
 from commonground.data.own_table import OwnTable
-from commonground.data.tables.cells import places_of
 from commonground.data.tables.features import known_features
 from commonground.data.tables.raw import raw_of_frame
 from commonground.data.tables.schema import TableSchema
+from commonground.data.tables.spelling import places_of
 from commonground.errors import DataError
 
 N = 60

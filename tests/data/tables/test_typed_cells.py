@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 import commonground as cg
-from commonground.data.tables.cells import places_of, words_of
+from commonground.data.tables.cells import words_of
+from commonground.data.tables.spelling import places_of
 
 pa = pytest.importorskip("pyarrow")
 

@@ -15,10 +15,10 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from commonground.data.names import sorted_names
-from commonground.data.tables.cells import one_spelling, spelt_like
 from commonground.data.tables.encode import MOST_CATEGORIES
 from commonground.data.tables.features import WHY_NOT
 from commonground.data.tables.kinds import WRITTEN, Reading, kind_of
+from commonground.data.tables.spelling import one_spelling, spelt_like
 from commonground.data.tables.told import (
     Agreed,
     Columns,

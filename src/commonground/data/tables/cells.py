@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,22 +11,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from commonground.data.tables.dates import DATE_LIKE
+from commonground.data.tables.spelling import places_of
 from commonground.single_precision import TARGET_STEPS, rounding_shows, step_at, too_large
 
 __all__ = [
     "MISSING",
-    "ORDERS",
     "Cells",
     "Floats",
-    "date_numbers",
     "is_text",
     "number_of",
-    "one_spelling",
-    "places_of",
     "plain_numbers",
     "rounded_away",
-    "spelt_like",
-    "spelt_twice",
     "thousands_or_not",
     "words_of",
 ]
@@ -37,26 +32,13 @@ Floats = npt.NDArray[np.float64]
 MISSING = ("", "na", "n/a", "nan", "nat", "null", "none", "?")
 """Cells that say there is no value, in small letters."""
 
-ORDERS = (
-    "%d.%m.%Y", "%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S",
-    "%d/%m/%Y", "%d/%m/%Y %H:%M", "%d/%m/%Y %H:%M:%S",
-    "%m/%d/%Y", "%m/%d/%Y %H:%M", "%m/%d/%Y %H:%M:%S",
-    "%d-%m-%Y", "%Y/%m/%d", "%Y/%m/%d %H:%M", "%Y/%m/%d %H:%M:%S",
-)  # fmt: skip
-"""Ways of writing a date, beside ISO 8601, which is tried first."""
-
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+")
 _TIMES = ":[0-5][0-9]"
-_DATE_LIKE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}")
 _NUMBERS = {
     "point": r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$",
     "comma": r"^[+-]?([1-9]\d{0,2}(\.\d{3})+|\d+)(,\d*)?([eE][+-]?\d+)?$",
     "thousands": r"^[+-]?([1-9]\d{0,2}(,\d{3})+|\d+)(\.\d*)?([eE][+-]?\d+)?$",
 }
-_WHOLE = re.compile(r"-?(0|[1-9]\d{0,30})(\.0)?")
-_FRACTION = re.compile(r"-?\d+\.(?!0$)\d+")
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
-_ZONE = re.compile(r"([T ]\d\d(?::?\d\d){0,2}(?:\.\d+)?)\s*(?:Z|[+-](?:[01]?\d|2[0-3])(?::?[0-5]\d)?)$")
 _INFINITE = r"(?i)^[+-]?inf(inity)?$"
 _CLOCK = re.compile(
     r"(?:(?P<days>[+-]?\d{1,6}) days?,? \+?)?(?P<sign>[+-])?(?P<hours>\d{1,6}):(?P<minutes>[0-5]\d)"
@@ -142,7 +124,7 @@ class Cells:
     def looks_like_dates(self) -> bool:
         """Whether most of the first words begin as dates do."""
         first = self.distinct[:200].to_pylist()
-        return bool(first) and sum(bool(_DATE_LIKE.match(word)) for word in first) > 0.5 * len(first)
+        return bool(first) and sum(bool(DATE_LIKE.match(word)) for word in first) > 0.5 * len(first)
 
     @property
     def decimal(self) -> str | None:
@@ -308,119 +290,3 @@ def number_of(word: str) -> float:
         return float(word)
     except ValueError:
         return np.nan
-
-
-def places_of(
-    words: Sequence[str], names: Sequence[str], apart: Sequence[str] = (), *, typed: bool = False
-) -> list[int]:
-    """Which of some names each word is, −1 for none: as it stands, or spelt otherwise (``True`` for ``true``, ``1.0``
-    for ``1``, ``2024-01-31 00:00:00`` for ``2024-01-31``) where that can be one name only.
-
-    What a word is does not depend on the other words.
-
-    Args:
-        words: to find.
-        names: to find them among.
-        apart: words that are none of the names, though spelt like one.
-        typed: whether the words were numbers: then 1 is 1.0 also among names such as 1.5, of which text may be two.
-    """
-    place = {name: number for number, name in enumerate(names)} | dict.fromkeys(apart, -1)
-    if all(word in place for word in words):
-        return [place[word] for word in words]
-    others: dict[object, set[int]] = {}
-    whole = typed or _all_whole(place)
-    for name, spelling in zip(place, _spelt(list(place), whole), strict=True):
-        others.setdefault(spelling, set()).add(place[name])
-    found = [others.get(spelling, set()) for spelling in _spelt(words, whole)]
-    return [place.get(word, min(of) if len(of) == 1 else -1) for word, of in zip(words, found, strict=True)]
-
-
-def one_spelling(clients: Sequence[Sequence[str]]) -> dict[str, str]:
-    """The spelling that all take for words which several clients spell differently (``1`` and ``1.0``, ``no`` and
-    ``No``): that of the most clients, of these the shortest, of equally long ones the first. A client that has both
-    tells two things by them; those stay.
-
-    Args:
-        clients: each one's words.
-    """
-    groups: dict[object, set[str]] = {}
-    apart: set[object] = set()
-    whole = all(map(_all_whole, clients))
-    for words in clients:
-        mine = _spelt(words, whole)
-        apart |= {spelling for spelling, n in Counter(mine).items() if n > 1}
-        for word, spelling in zip(words, mine, strict=True):
-            groups.setdefault(spelling, set()).add(word)
-    used = Counter(word for words in clients for word in set(words))
-    taken = {
-        spelling: min(group, key=lambda word: (-used[word], len(word), word)) for spelling, group in groups.items()
-    }
-    return {
-        word: word if spelling in apart else taken[spelling] for spelling, group in groups.items() for word in group
-    }
-
-
-def spelt_twice(words: Sequence[str]) -> tuple[str, str] | None:
-    """Two words of a column that differ in nothing but how they are spelt; None if there are none."""
-    seen: dict[object, str] = {}
-    for word, spelling in zip(words, _spelt(words, _all_whole(words)), strict=True):
-        other = seen.setdefault(spelling, word)
-        if other != word:
-            return min(other, word), max(other, word)
-    return None
-
-
-def spelt_like(words: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
-    """Of some words those that are spelt like one of the names and are none."""
-    found, known = places_of(words, names), set(names)
-    return tuple(word for word, place in zip(words, found, strict=True) if place >= 0 and word not in known)
-
-
-def _all_whole(words: Iterable[str]) -> bool:
-    """Whether no word is a number with a fraction: where one is, 250 and 250.0 may be two (codes, versions)."""
-    return not any(_FRACTION.fullmatch(word) for word in words)
-
-
-def _spelt(words: Sequence[str], whole: bool) -> list[object]:
-    """What each word is, however it is spelt: a whole number (where all are), a day, or a word in small letters.
-
-    Numbers written in any other way stay words: 007, 1e3 and 1_000 are not 7, 1000 and 1000.
-    """
-    dates = [place for place, word in enumerate(words) if _DATE.match(word)]
-    moments = date_numbers([words[place] for place in dates], "ISO8601", instants=True)
-    days = dict(zip(dates, moments, strict=True))
-    spelt: list[object] = []
-    for place, word in enumerate(words):
-        if whole and _WHOLE.fullmatch(word):
-            spelt.append(int(word.partition(".")[0]))
-        elif np.isfinite(day := days.get(place, np.nan)):
-            spelt.append(("day", float(day)))
-        else:
-            spelt.append(word.lower())
-    return spelt
-
-
-def date_numbers(words: Sequence[str], order: str, *, instants: bool = False) -> Floats:
-    """Words as days since 1970-01-01, NaN for those that are no dates so written. A time with a zone is what the clocks
-    there show: midnight in Berlin begins the day that it begins there, as it does where no zone is written.
-
-    Args:
-        words: the words.
-        order: ``ISO8601``, or as ``strptime`` has it (:data:`ORDERS`).
-        instants: of times with a zone the moment in place of what clocks show, by which rows follow one another.
-    """
-    import pandas as pd
-
-    if not len(words):
-        return np.empty(0)
-    try:
-        if not instants and (order == "ISO8601" or order.endswith("%z")):
-            local = [_ZONE.subn(r"\1", word) for word in words]
-            words = [word if zone or order == "ISO8601" else "" for word, zone in local]  # where %z asks for a zone
-            order = order.removesuffix("%z").rstrip()
-        times = pd.to_datetime(pd.Series(list(words), dtype="str"), format=order, utc=True, errors="coerce")
-    except (ValueError, TypeError, OverflowError):
-        return np.full(len(words), np.nan)
-    # By microseconds: nanoseconds end in the year 2262.
-    days = times.dt.as_unit("us").astype("int64").to_numpy() / (24 * 3600 * 1e6)
-    return np.where(times.isna().to_numpy(), np.nan, days)

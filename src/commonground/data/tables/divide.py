@@ -12,7 +12,8 @@ import numpy.typing as npt
 from commonground.counted import counted
 from commonground.data.arrays import Related
 from commonground.data.tables import split
-from commonground.data.tables.cells import MISSING, date_numbers, is_text, words_of
+from commonground.data.tables.cells import MISSING, is_text, words_of
+from commonground.data.tables.dates import date_numbers
 from commonground.data.tables.features import readings_said
 from commonground.data.tables.kinds import Column, Reading, kind_of
 from commonground.data.tables.notation import column_of

@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.data.names import sorted_names
-from commonground.data.tables.cells import Floats, spelt_like
+from commonground.data.tables.cells import Floats
 from commonground.data.tables.kinds import Column
 from commonground.data.tables.schema import ColumnSchema, TableSchema
+from commonground.data.tables.spelling import spelt_like
 
 if TYPE_CHECKING:
     from sklearn.compose import ColumnTransformer

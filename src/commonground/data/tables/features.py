@@ -12,13 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.counted import counted
-from commonground.data.tables.cells import rounded_away, seems_grouped, spelt_twice, words_of
+from commonground.data.tables.cells import rounded_away, seems_grouped, words_of
 from commonground.data.tables.encode import encode, learn_columns, unseen
 from commonground.data.tables.kinds import Column, Reading, read_column
 from commonground.data.tables.notation import column_of
 from commonground.data.tables.options import TableOptions
 from commonground.data.tables.read import RawTable
 from commonground.data.tables.schema import ColumnSchema, TableSchema
+from commonground.data.tables.spelling import spelt_twice
 from commonground.errors import DataError
 from commonground.name_lists import listed, option
 from commonground.quoting import quoted

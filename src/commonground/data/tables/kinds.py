@@ -12,16 +12,15 @@ from typing import Any, NoReturn
 import numpy as np
 
 from commonground.data.tables.cells import (
-    ORDERS,
     Cells,
     Floats,
     begins_with_zero,
-    date_numbers,
     is_text,
     number_of,
     plain_numbers,
     words_of,
 )
+from commonground.data.tables.dates import ORDERS, date_numbers
 from commonground.errors import ConfigError, DataError
 from commonground.name_lists import option
 from commonground.quoting import quoted

@@ -10,10 +10,11 @@ import numpy.typing as npt
 
 from commonground.data.arrays import Array
 from commonground.data.names import sorted_names
-from commonground.data.tables.cells import Cells, spelt_twice, too_fine, words_of
+from commonground.data.tables.cells import Cells, too_fine, words_of
 from commonground.data.tables.kinds import TRUTHS, Reading
 from commonground.data.tables.notation import column_of
 from commonground.data.tables.read import RawTable
+from commonground.data.tables.spelling import spelt_twice
 from commonground.errors import ConfigError, DataError
 from commonground.quoting import quoted
 from commonground.tasks import Classification, MultiLabel, Regression, Task, make_task
