@@ -217,7 +217,7 @@ def test_a_word_that_cannot_be_read_as_others_do_is_named(tmp_path: Path) -> Non
     town.desks[101].note = heard.append
     with pytest.raises(RunError, match=r"client 'north' does not agree on its table: .*column .*age.* as number"):
         gather(town, 3, 10)
-    assert "line 2, column 'age': 'secret' is not a finite number" in heard[0]
+    assert "line 2, column 'age': 'secret' is no number" in heard[0]
     assert b"secret" not in b"".join(answer.body for _, _, answer in town.letters)
 
 

@@ -156,3 +156,33 @@ def test_a_table_with_a_schema_is_written_as_its_owner_says(tmp_path: Path) -> N
     assert [(f.name, f.decimal, f.order) for f in data.schema.of_kind("number", "date")] == [
         ("age", "comma", ""), ("income", "point", ""), ("since", "point", "%d.%m.%Y"),
     ]  # fmt: skip
+
+
+def test_units_and_times_are_agreed_on_as_on_one_machine(tmp_path: Path) -> None:
+    """What numbers have beside them, and whether they are times, is the same for all."""
+
+    def made(unit: str) -> dict[str, pd.DataFrame]:
+        more = {n: [f"{5 + i % 7}.5{unit}" for i in range(len(f))] for n, f in made_frames().items()}
+        clocks = {n: [f"{i % 24}:30" for i in range(len(f))] for n, f in made_frames().items()}
+        return {n: f.assign(share=more[n], start=clocks[n]) for n, f in made_frames().items()}
+
+    town = town_of(tmp_path / "a", made(" %"))
+    agreed = agreed_on(town)
+    assert {f.name: (f.affix, f.clocks) for f in agreed.features if f.kind == "number"} == {
+        "age": ("", False), "income": ("", False), "share": ("%", False), "start": ("", True)
+    }  # fmt: skip
+    assert [f.affix for f in town.data[0].load(agreed).schema.features if f.name == "share"] == ["%"]
+    plain = agreed_on(town_of(tmp_path / "b", made("")))
+    assert (plain.mean, plain.std) == (agreed.mean, agreed.std)
+    for odd, says in (
+        ({"share": made("")["north"]["share"]}, "the numbers of the column 'share', their unit: '%' and no unit there"),
+        ({"start": range(44)}, "the column 'start', whether they are times (13:27): times and numbers there"),
+    ):
+        frames = made(" %")
+        frames["north"] = frames["north"].assign(**odd)
+        with pytest.raises(DataError) as error:
+            agreed_on(town_of(tmp_path / "c", frames))
+        assert says in str(error.value)
+    frames = made(" %")
+    frames["north"]["share"] = ["5 kg", "300 g"] * 22
+    assert agreed_on(town_of(tmp_path / "d", frames)).dropped["share"] == "holds numbers with units"

@@ -316,7 +316,7 @@ def test_truths_may_be_numbers_if_somebody_says_so(tmp_path: Path) -> None:
     run = train("fedavg", load_data(table, client_column="who", label="label"), rounds=1)
     table.assign(far=table.far == 1).to_parquet(tmp_path / "t.parquet")
     asked: list[Any] = [run.trained, tmp_path / "t.parquet", Whose(shared=True), lambda text: None]
-    with pytest.raises(DataError, match="column 'far': 'false' is not a finite number"):
+    with pytest.raises(DataError, match="column 'far': 'false' is no number"):
         predict_table(*asked)
     table.to_parquet(tmp_path / "n.parquet")
     numbers = predict_table(asked[0], tmp_path / "n.parquet", *asked[2:])

@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 from commonground.data.described import class_places
 from commonground.data.federated import FederatedDataset
-from commonground.data.tables.cells import words_of
+from commonground.data.tables.cells import is_text, words_of
 from commonground.data.tables.divide import complete_rows, divided, names_of_nothing, split_column
 from commonground.data.tables.features import (
-    WHY_NOT,
     check_columns,
     find_features,
+    kind_of_dropped,
     readings_of,
     readings_said,
     said_of_counting,
@@ -51,8 +51,6 @@ __all__ = ["OwnTable", "may_become", "table_data"]
 
 TEST_SEED = 0
 """By which a client's test rows are drawn unless its owner says otherwise: it reads its table before any run."""
-
-KIND_OF = {why: kind for kind, why in WHY_NOT.items()}
 
 
 class OwnTable:
@@ -111,6 +109,7 @@ class OwnTable:
             "task": targets.task.name,
             "class_names": self._told_classes(targets, labels[0]),
             "target_decimals": targets.decimals,
+            "target_affixes": targets.affixes,
             "doubtful": self._doubtful({**readings_of(features), **targets.readings}, dropped),
             "version": version("commonground"),
         }
@@ -141,18 +140,25 @@ class OwnTable:
         for name, column in features.items():
             self.notes += tuple(said_of_counting(name, column) + said_of_doubles(name, column, self._raw.columns[name]))
         readings = readings_of(features)
-        readings |= {name: Reading(KIND_OF[why]) for name, why in dropped.items() if why in KIND_OF}
+        readings |= {n: Reading(kind) for n, why in dropped.items() if (kind := kind_of_dropped(why)) is not None}
         looks = [(name, readings[name]) for name in self._raw.names if name in readings]
         truths = {name for name, column in features.items() if column.truths}
         plain = [
             {"name": name, "kind": r.kind, "decimal": r.decimal, "order": r.order, "truths": name in truths}
+            | {"clocks": self._clocks(name, r), "affix": r.affix or ""}
             for name, r in looks
         ]
         return tuple(map(ColumnTold.model_validate, plain))
 
+    def _clocks(self, name: str, reading: Reading) -> bool | None:
+        """Whether a column's numbers are times; None where they are stored as numbers, which may be seconds."""
+        if name in self._raw.seconds:
+            return True
+        return reading.clocks if is_text(self._raw.columns[name].type) else None
+
     def _doubtful(self, readings: Mapping[str, Reading], dropped: Mapping[str, str]) -> tuple[str, ...]:
         """Columns whose cells leave open how they are written, and of which the owner does not say."""
-        constant = {name: Reading("constant") for name, why in dropped.items() if KIND_OF.get(why) == "constant"}
+        constant = {n: Reading("constant") for n, why in dropped.items() if kind_of_dropped(why) == "constant"}
         # That a column holds dates (--kinds since=date) does not say how they are written.
         said = {name for name, reading in self.options.readings.items() if reading != Reading("date")}
         return tuple(
@@ -205,7 +211,7 @@ class OwnTable:
     def _own(self, asked: ColumnTold) -> Reading:
         """How this client writes a column that holds what is asked for."""
         own = self._offered[asked.name]
-        return own.reading if own.kind == asked.kind else asked.reading
+        return replace(own.reading, clocks=asked.clocks) if own.kind == asked.kind else asked.reading
 
     def _as_written(self, agreed: Agreed) -> TableSchema:
         """What all have agreed on, with numbers and dates as this client writes them."""
@@ -274,7 +280,7 @@ def may_become(own: ColumnTold, asked: ColumnTold) -> bool:
     """Whether a column that looks like one kind to a client may be read as another: one that is always the same, or
     empty, as any; truths as categories. How numbers and dates are written is the client's own.
     """
-    if own.kind in ("id", "text") or asked.kind in ("id", "text", "constant"):
+    if own.kind in ("id", "text", "units") or asked.kind in ("id", "text", "units", "constant"):
         return False
     if own.kind == "constant" or (own.kind, asked.kind) == ("boolean", "category"):
         return True

@@ -368,7 +368,7 @@ def targets_of(trained: Trained, raw: RawTable, schema: TableSchema) -> tuple[An
         return numbers[cells.codes], cells.codes >= 0
     values = []
     decimals = schema.target_decimals or ("point",) * len(schema.targets)  # earlier versions knew no other
-    readings = as_run_read(raw, schema.targets, decimals)
+    readings = as_run_read(raw, schema.targets, decimals, schema.target_affixes)
     for name in schema.targets:
         column = column_of(raw, name, readings)
         assert column.numbers is not None

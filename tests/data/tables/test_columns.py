@@ -69,7 +69,7 @@ def test_a_string_of_a_typed_file_is_no_number() -> None:
 @pytest.mark.parametrize(
     ("cells", "says"),
     [
-        (["1", "2", "x"], "line 4, column 'c': 'x' is not a finite number"),
+        (["1", "2", "x"], "line 4, column 'c': 'x' is no number"),
         (["1", "inf"], "line 3, column 'c': 'inf' is not a finite number"),
         (["1,5", "2.5", "3,5"], "line 3, column 'c': '2.5' has a decimal point, and the column's numbers"),
         (["1,234", "2,345"], "'1,234' may be a decimal one or mark thousands; say --kinds c=comma-number"),

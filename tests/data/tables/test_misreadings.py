@@ -11,7 +11,10 @@ import pandas as pd
 import pytest
 
 import commonground as cg
+from commonground.data.tables.features import known_features
 from commonground.data.tables.inspect import inspect_table
+from commonground.data.tables.read import read_raw
+from commonground.data.tables.schema import TableSchema
 from commonground.errors import CommonGroundWarning, DataError
 
 GROUPED = ["2.545", "932", "506", "1.035", "100", "1.200.000"]
@@ -76,11 +79,66 @@ def test_a_code_that_begins_with_zero_is_told(tmp_path: Path) -> None:
 
 
 def test_a_time_among_numbers_is_refused_by_its_line(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"line 4, column 'sales': '1:30' is not"):
+    with pytest.raises(DataError, match=r"line 4, column 'sales': '1:30' is a time of day or a duration"):
         cg.load_data(write(tmp_path / "t.csv", ["2.5", "1", "1:30", "4", "5"]), client_column="who", target="won")
-    data = cg.load_data(write(tmp_path / "u.csv", ["1:30", "2:15", "90"]), client_column="who", target="won")
+    data = cg.load_data(write(tmp_path / "u.csv", ["1:30", "2:15", "0"]), client_column="who", target="won")
     assert data.schema is not None
-    assert [column.high for column in data.schema.features if column.name == "sales"] == [8100]
+    assert [(c.low, c.high, c.clocks) for c in data.schema.features if c.name == "sales"] == [(0, 8100, True)]
+    with pytest.raises(DataError, match=r"line 4, column 'sales': '90' is a plain number, and the column holds times"):
+        cg.load_data(write(tmp_path / "v.csv", ["1:30", "2:15", "90"]), client_column="who", target="won")
+
+
+NUMBERS, TIMES = ["1", "20", "45", "7"], ["1:30", "2:15", "13:45"]
+
+
+@pytest.mark.parametrize(
+    ("trained", "cells", "says"),
+    [
+        (NUMBERS, ["12:30"], "line 2, column 'sales': '12:30' is a time of day"),
+        (NUMBERS, ["12:30", "5"], "line 2, column 'sales': '12:30' is a time of day"),
+        (NUMBERS, ["5", "12:30", "12:31"], "line 3, column 'sales': '12:30' is a time of day"),
+        (TIMES, ["45"], "line 2, column 'sales': '45' is a plain number"),
+        (TIMES, ["12:30", "45", "46"], "line 3, column 'sales': '45' is a plain number"),
+    ],
+)
+def test_whether_a_column_holds_times_is_learnt_once(
+    trained: list[str], cells: list[str], says: str, tmp_path: Path
+) -> None:
+    """And does not depend on the other rows of a file."""
+    path = write(tmp_path / "t.csv", trained)
+    run = cg.train("fedavg", cg.load_data(path, client_column="who", target="won"), model="linear", rounds=1)
+    new = tmp_path / "new.csv"
+    new.write_text("\n".join(["who;sales", *(f"a;{cell}" for cell in cells)]) + "\n")
+    with pytest.raises(DataError, match=says):
+        cg.predict_rows(run, new)
+    assert len(cg.predict_rows(run, pd.DataFrame({"who": ["a"], "sales": trained[:1]}))) == 1
+
+
+def test_seconds_that_are_stored_as_numbers_are_times(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", TIMES)
+    run = cg.train("fedavg", cg.load_data(path, client_column="who", target="won"), model="linear", rounds=1)
+    frame = pd.DataFrame({"who": ["a", "a"], "sales": [5400, 8100]})
+    said, stored = (cg.predict_rows(run, one) for one in (frame.assign(sales=["1:30", "2:15"]), frame))
+    pd.testing.assert_frame_equal(said, stored)
+    with pytest.raises(DataError, match="row 1, column 'sales': '5400' is a plain number"):
+        cg.predict_rows(run, frame.assign(sales=["5400", "2:15"]))
+    durations = pd.read_csv(path, sep=";").assign(sales=lambda f: pd.to_timedelta(f.sales + ":00"))
+    data = cg.load_data(durations, client_column="who", target="won")
+    assert data.schema is not None
+    assert [c.clocks for c in data.schema.features] == [True]
+
+
+def test_a_run_of_before_takes_for_times_what_most_cells_of_a_file_are(tmp_path: Path) -> None:
+    data = cg.load_data(write(tmp_path / "t.csv", NUMBERS), client_column="who", target="won")
+    assert data.schema is not None
+    earlier = json.loads(data.schema.to_json())
+    for name in ("clocks", "affix"):
+        del earlier["features"][0][name]
+    schema = TableSchema.from_json(json.dumps(earlier))
+    assert (schema.features[0].clocks, schema.features[0].affix) == (None, "")
+    path = write(tmp_path / "new.csv", ["12:30", "12:31", "5"])
+    x, _ = known_features(read_raw(path), schema)
+    assert x[:3, 0].tolist() == [45000, 45060, 5]
 
 
 def test_each_file_is_a_client_by_its_whole_name_and_folders_below_are_told(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def agreed_readings(clients: Sequence[Columns]) -> tuple[tuple[ColumnTold, ...],
     for column in first.columns:
         looks = [(client, columns[column.name]) for client, columns in told]
         kinds = {look.kind for _, look in looks}
-        for why in ("id", "text"):
+        for why in ("id", "text", "units"):
             if why in kinds:
                 dropped.setdefault(column.name, WHY_NOT[why])
         if column.name in dropped:
@@ -117,6 +117,7 @@ def _check_targets(clients: Sequence[Columns]) -> None:
     for place, name in enumerate(clients[0].targets):
         written = [(c.name, Reading("number", c.target_decimals[place])) for c in clients if c.target_decimals]
         _check_written(name, written, {client.name for client in clients if name in client.doubtful})
+        _check_units(name, [(c.name, c.target_affixes[place], None) for c in clients if c.target_affixes])
 
 
 def _reading(looks: Sequence[tuple[str, ColumnTold]], doubtful: Collection[str]) -> ColumnTold:
@@ -133,13 +134,35 @@ def _reading(looks: Sequence[tuple[str, ColumnTold]], doubtful: Collection[str])
                 "its file can be read so, or write the column alike in both"
             )
     if look.kind in WRITTEN:
-        written = [(name, look.reading) for name, look in telling]
+        written = [(name, Reading(look.kind, look.decimal, look.order)) for name, look in telling]
         _check_written(look.name, written, doubtful)
         _check_constants(
             look.name, written, [name for name, one in looks if one.kind == "constant" and name in doubtful]
         )
-    (most, _), *_ = Counter(look.model_copy(update={"truths": False}) for _, look in telling).most_common(1)
-    return most.model_copy(update={"truths": any(look.truths for _, look in telling)})
+    _check_units(look.name, [(name, look.affix, look.clocks) for name, look in telling])
+    alike: dict[str, bool | None] = {"truths": False, "clocks": None}
+    (most, _), *_ = Counter(look.model_copy(update=alike) for _, look in telling).most_common(1)
+    truths, clocks = (any(getattr(look, name) for _, look in telling) for name in ("truths", "clocks"))
+    return most.model_copy(update={"truths": truths, "clocks": clocks if look.kind == "number" else None})
+
+
+def _check_units(column: str, units: Sequence[tuple[str, str, bool | None]]) -> None:
+    """Refuse numbers of several units, and times beside plain numbers.
+
+    Args:
+        column: its name.
+        units: of each client its name, the unit of its numbers, and whether they are times, if it says so.
+    """
+    for place, what in ((1, "their unit"), (2, "whether they are times (13:27)")):
+        said = [one for one in units if one[place] is not None]
+        for other in said[1:]:
+            if other[place] != said[0][place]:
+                shown = ("no unit" if not one[1] else quoted(one[1]) for one in (said[0], other))
+                one, two = shown if place == 1 else ("times" if c[2] else "numbers" for c in (said[0], other))
+                raise DataError(
+                    f"the clients {quoted(said[0][0])} and {quoted(other[0])} do not agree on the numbers of the "
+                    f"column {quoted(column)}, {what}: {one} and {two} there; write the column alike in both"
+                )
 
 
 def _check_written(column: str, written: Sequence[tuple[str, Reading]], doubtful: Collection[str]) -> None:
@@ -280,7 +303,7 @@ def _agreed(
     written = tuple(Counter(way).most_common(1)[0][0] for way in ways)
     plain = Agreed.model_construct(
         features=tuple(features), dropped=dict(dropped), targets=first.targets, task=first.task, class_names=classes,
-        target_decimals=written, mean=(), std=(),
+        target_decimals=written, target_affixes=first.target_affixes, mean=(), std=(),
     )  # fmt: skip
     scaled = [scales[column.name] for column in features if column.kind in ("number", "date")]
     others = len(plain.schema_of_all().inputs) - len(scaled)

@@ -109,11 +109,15 @@ class Cells:
             values[place] = _seconds(self.distinct[place].as_py())
         return values
 
+    @cached_property
+    def clocks(self) -> npt.NDArray[np.bool_]:
+        """Which words are times of day or durations."""
+        return _matches(self.distinct, _TIMES)
+
     @property
-    def stray_clocks(self) -> npt.NDArray[np.bool_]:
-        """Which words are times in a column that is not one of times: 12:30 among numbers is a slip."""
-        clocks = _matches(self.distinct, _TIMES)
-        return clocks if self.share(clocks) <= 0.5 else np.zeros(len(clocks), dtype=bool)
+    def holds_clocks(self) -> bool:
+        """Whether most of them are: 12:30 among numbers is a slip, and so is 45 among times."""
+        return self.share(self.clocks) > 0.5
 
     def share(self, fits: Sequence[bool] | npt.NDArray[np.bool_]) -> float:
         """The share of rows, among those with a word, whose word fits."""

@@ -90,7 +90,10 @@ def unseen(column: ColumnSchema, read: Column) -> list[str]:
 
 def _known(column: Column, training: npt.NDArray[np.bool_]) -> ColumnSchema:
     reading = column.reading
-    plain = ColumnSchema(column.name, reading.kind, reading.decimal, reading.order, truths=column.truths)
+    plain = ColumnSchema(
+        column.name, reading.kind, reading.decimal, reading.order, truths=column.truths, clocks=reading.clocks,
+        affix=reading.affix or "",
+    )  # fmt: skip
     if column.numbers is not None:
         values = column.numbers[training]
         there = values[~np.isnan(values)]

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.counted import counted
-from commonground.data.tables.cells import rounded_away, seems_grouped, words_of
+from commonground.data.tables.affixes import bare_array
+from commonground.data.tables.cells import is_text, rounded_away, seems_grouped, words_of
 from commonground.data.tables.encode import encode, learn_columns, unseen
 from commonground.data.tables.kinds import Column, Reading, read_column
 from commonground.data.tables.notation import column_of
@@ -28,6 +29,7 @@ __all__ = [
     "check_columns",
     "find_features",
     "ignored",
+    "kind_of_dropped",
     "known_features",
     "learn_features",
     "listed_columns",
@@ -38,6 +40,7 @@ __all__ = [
     "said_of_rounding",
     "said_of_unseen",
     "strange_cells",
+    "why_not",
 ]
 
 Rows = npt.NDArray[np.float32]
@@ -45,7 +48,22 @@ Marks = npt.NDArray[np.bool_]
 
 _MANY = 20  # rows from which a column that counts them is told
 
-WHY_NOT = {"id": "names a row", "text": "is a text, for a model hf:NAME", "constant": "is always the same"}
+WHY_NOT = {
+    "id": "names a row",
+    "text": "is a text, for a model hf:NAME",
+    "constant": "is always the same",
+    "units": "holds numbers with units",
+}
+
+
+def why_not(reading: Reading) -> str:
+    """Why a column that is read so is no feature."""
+    return WHY_NOT[reading.kind] + (f" ({reading.note})" if reading.kind == "units" else "")
+
+
+def kind_of_dropped(why: str) -> str | None:
+    """What a column that was left out holds, if it was for what it holds."""
+    return next((kind for kind, words in WHY_NOT.items() if why == words or why.startswith(f"{words} (")), None)
 
 
 def check_columns(
@@ -106,7 +124,7 @@ def find_features(
             continue
         column = column_of(raw, name, readings)
         if column.reading.kind in WHY_NOT:
-            dropped[name] = WHY_NOT[column.reading.kind]
+            dropped[name] = why_not(column.reading)
         else:
             features[name] = column
     if not features:
@@ -129,7 +147,8 @@ def learn_features(
     if not features:
         raise DataError(f"{raw.path} has no feature columns with values in the training rows")
     columns = learn_columns(list(features.values()), training)
-    columns = tuple(replace(column, seconds=column.name in raw.seconds) for column in columns)
+    stored = raw.seconds
+    columns = tuple(replace(c, seconds=c.name in stored, clocks=c.name in stored or c.clocks) for c in columns)
     notes = readings_said(features)
     ids = tuple(name for name, why in dropped.items() if why == WHY_NOT["id"])
     filled = tuple(n for n, c in features.items() if c.numbers is not None and bool(np.isnan(c.numbers).any()))
@@ -252,8 +271,9 @@ def known_features(raw: RawTable, schema: TableSchema) -> tuple[Rows, list[str]]
                     f"for ({shown}); read as none"
                 )
         elif column.numbers is not None and known.low is not None and known.high is not None:
-            plain = known.kind == "number" and known.decimal == "point" and not raw.typed
-            if plain and (word := seems_grouped(raw.columns[known.name])) is not None:
+            plain = known.kind == "number" and known.decimal == "point" and is_text(raw.columns[known.name].type)
+            numbers = bare_array(raw.columns[known.name], known.affix) if plain else None
+            if numbers is not None and (word := seems_grouped(numbers)) is not None:
                 strange.append(
                     f"{known.name}: the point in {quoted(word)} seems to mark thousands, and is read as a decimal one; "
                     f"else say {option('--kinds', f'{known.name}=comma-number')}"

@@ -14,9 +14,10 @@ import numpy.typing as npt
 
 from commonground.counted import counted
 from commonground.data.sources.text_table import TEXT_COLUMNS
+from commonground.data.tables.affixes import bare_array
 from commonground.data.tables.cells import Cells, is_text, plain_numbers, words_of
 from commonground.data.tables.divide import names_of_nothing
-from commonground.data.tables.features import check_columns
+from commonground.data.tables.features import check_columns, why_not
 from commonground.data.tables.huggingface import SPLIT
 from commonground.data.tables.kinds import Column, understand
 from commonground.data.tables.leaks import determines
@@ -168,9 +169,9 @@ def _understood(raw: RawTable, name: str) -> Column | str:
     """The column, or why it cannot be read."""
     try:
         column = understand(raw.path, name, raw.columns[name], raw.typed, raw.where)
-        plain = column.reading.kind == "number" and column.reading.decimal == "point" and not raw.typed
+        plain = column.reading.kind == "number" and column.reading.decimal == "point"
         if plain and is_text(raw.columns[name].type):
-            check_point(raw.path, name, raw.columns[name])
+            check_point(raw.path, name, bare_array(raw.columns[name], column.reading.affix))
         return column
     except DataError as error:
         return str(error).removeprefix(f"{raw.path}, ")
@@ -201,6 +202,8 @@ def _suspicion(column: Column, distinct: int, rows: int, y: Cells | None, task: 
     kind, numbers = column.reading.kind, column.numbers
     if distinct <= 1:
         return "is always the same" if distinct else "is empty"
+    if kind == "units":
+        return f"{why_not(column.reading)}: left out; write all of them in one"
     if kind in ("id", "text"):
         return {"id": "names a row: left out", "text": "is a text: left out, or for a model hf:…"}[kind]
     whole = numbers is not None and kind == "number" and bool((numbers == np.round(numbers)).all())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 
+from commonground.data.tables.affixes import bare, common_affix, group_note, mixed_units, parted
 from commonground.data.tables.cells import (
     Cells,
     Floats,
@@ -36,10 +37,17 @@ WRITTEN = ("number", "date")
 
 TRUTHS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "t": 1.0, "f": 0.0, "y": 1.0, "n": 0.0}
 _PAIRS = ({"true", "false"}, {"yes", "no"}, {"t", "f"}, {"y", "n"})
+_MOST = 0.9  # of the cells of a column of texts have to be numbers for it to be one of numbers
+_CODE = re.compile(r"0\d+")
+_CLOCK = re.compile(r"([+-]?\d+ days?,? )?[+-]?\d+(:[0-5]\d){1,2}(\.\d+)?")
+_DIGIT = re.compile(r"\d")
+_NOT_FINITE = "is not a finite number"
 _FEW = 20  # rows below which a column of different words is no identifier
 _WORDS_OF_A_TEXT = 4.0  # blanks in an average cell of a text
 _LARGEST = float(np.finfo(np.float32).max)
-_NO_NUMBER = "is not a finite number of single precision"
+_NO_NUMBER = "is no number"
+_TOO_LARGE = "is too large (at most 3.4e38)"
+_OFTEN = 3  # rows with a word that is no number from which it rather stands for none
 
 
 @dataclass(frozen=True)
@@ -47,16 +55,23 @@ class Reading:
     """How a column's cells are read.
 
     Attributes:
-        kind: ``number``, ``category``, ``boolean``, ``date``, ``text``, ``id`` or ``constant``.
+        kind: ``number``, ``category``, ``boolean``, ``date``, ``text``, ``id``, ``constant``, or ``units`` of numbers
+            with several units.
         decimal: of numbers, ``point``, ``comma`` or ``thousands`` (see :class:`~.cells.Cells`).
         order: of dates, ``ISO8601`` or as ``strptime`` has it.
         note: what was decided where the cells leave it open.
+        clocks: of numbers, whether they are times of day and durations (``13:27``): then a plain number is none, and
+            otherwise a time is none. None where most cells of a file say it, whatever the others are.
+        affix: of numbers, the unit that each has beside it (``kg``, ``%``, ``$``); empty for none; None where almost
+            all cells of a file say it.
     """
 
     kind: str
     decimal: str = "point"
     order: str = ""
     note: str = ""
+    clocks: bool | None = None
+    affix: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,39 +159,67 @@ def understand(path: Path, name: str, array: Any, typed: bool, where: Callable[[
             f"{quoted(zero)} is read as the number {float(zero):g}; if it is a code, say "
             f"{option('--kinds', f'{name}=category')}"
         )  # fmt: skip
-        return Column(name, Reading("number", note=note), _single(path, name, array, numbers, where))
+        read = Reading("number", note=note, clocks=False, affix="")
+        return Column(name, read, _single(path, name, array, numbers, where))
     cells = words_of(array)
-    reading = _of_words(path, name, cells, typed)
+    reading = _of_words(path, name, cells, typed, declared=pa.types.is_dictionary(array.type))
     return read_column(path, name, array, reading, where, cells)
 
 
-def _of_words(path: Path, name: str, cells: Cells, typed: bool) -> Reading:
-    """What a column of words holds."""
+def _of_words(path: Path, name: str, cells: Cells, typed: bool, *, declared: bool) -> Reading:
+    """What a column of words holds.
+
+    Args:
+        path, name, cells, typed: as :func:`understand` has them.
+        declared: whether the file calls the words categories.
+    """
     distinct = len(cells.distinct)
     if not distinct:
         return Reading("constant")
-    if not typed:
-        decimal = cells.decimal
-        if decimal is None:
-            commas = next(word for word in cells.words if "," in word)
-            raise DataError(
-                f"{path}, column {quoted(name)}: the comma in {quoted(commas)} may be a decimal one or mark thousands; "
-                f"say {option('--kinds', f'{name}=comma-number')} or {option('--kinds', f'{name}=point-number')}"
-            )
-        if cells.share(~np.isnan(cells.numbers(decimal))) >= 0.5:
-            return Reading("number", decimal)
-    if distinct == 2 and {word.lower() for word in cells.words} in _PAIRS:
+    if not typed and (numbers := _as_numbers(path, name, cells, "", 0.5)) is not None:
+        return replace(numbers, note=group_note(cells))
+    if {word.lower() for word in cells.words} in _PAIRS:
         return Reading("boolean")
+    if typed and not declared and not any(map(_CODE.fullmatch, cells.words)):
+        numbers = _as_numbers(path, name, cells, "", _MOST)
+        if numbers is not None:
+            what = f"texts that are numbers, read as numbers; else say {option('--kinds', f'{name}=category')}"
+            return replace(numbers, note=what)
     if distinct == 1:
         return Reading("constant")
     if cells.looks_like_dates and (dates := _dates(cells)) is not None:
         return dates
+    if not declared and (affix := common_affix(cells)):
+        numbers = _as_numbers(path, name, cells, affix, _MOST)
+        if numbers is not None:
+            return replace(numbers, note=f"numbers with {quoted(affix)}, read as numbers")
+    if not declared and (units := mixed_units(cells)):
+        return Reading("units", note=", ".join(map(quoted, units[:3])) + (", …" if len(units) > 3 else ""))
     rows, first = int(cells.counts.sum()), cells.distinct[:1000].to_pylist()
     if sum(word.count(" ") for word in first) >= _WORDS_OF_A_TEXT * len(first) and distinct > max(_FEW, 0.2 * rows):
         return Reading("text")
     if rows >= _FEW and (distinct > 0.9 * rows or (distinct > 0.5 * rows and distinct > 200)):
         return Reading("id")
     return Reading("category")
+
+
+def _as_numbers(path: Path, name: str, cells: Cells, affix: str, least: float) -> Reading | None:
+    """How a column of words is read as numbers, if at least this share of its cells are some; else None.
+
+    Raises:
+        DataError: its commas may be decimal ones or mark thousands.
+    """
+    numbers = bare(cells, affix)
+    decimal = numbers.decimal
+    if decimal is None:
+        commas = next(word for word in numbers.words if "," in word)
+        raise DataError(
+            f"{path}, column {quoted(name)}: the comma in {quoted(commas)} may be a decimal one or mark thousands; "
+            f"say {option('--kinds', f'{name}=comma-number')} or {option('--kinds', f'{name}=point-number')}"
+        )
+    if numbers.share(~np.isnan(numbers.numbers(decimal))) < least:
+        return None
+    return Reading("number", decimal, clocks=numbers.holds_clocks, affix=affix)
 
 
 def _dates(cells: Cells) -> Reading | None:
@@ -232,7 +275,8 @@ def read_column(
         if as_truths and not truths:
             cells = words_of(array)
             _refuse(path, name, cells, np.ones(len(cells.words), dtype=bool), where, _NO_NUMBER)
-        return Column(name, reading, _numbers(path, name, array, reading, where, cells), truths=as_truths)
+        numbers, reading = _numbers(path, name, array, reading, where, cells)
+        return Column(name, reading, numbers, truths=as_truths)
     if reading.kind == "date":
         return _read_dates(path, name, array, reading, where, cells)
     cells = words_of(array) if cells is None else cells
@@ -246,22 +290,33 @@ def read_column(
 
 def _numbers(
     path: Path, name: str, array: Any, reading: Reading, where: Callable[[int], str], cells: Cells | None
-) -> Floats:
-    as_typed = cells is None and (reading.decimal == "point" or not is_text(array.type))
+) -> tuple[Floats, Reading]:
+    """The numbers, and the reading with what it left to the cells."""
+    # What a file stores as numbers is in the column's unit, and of times in seconds; a text has to say it.
+    plain = reading.decimal == "point" and not reading.clocks and not reading.affix
+    as_typed = cells is None and (plain or not is_text(array.type))
     numbers = plain_numbers(array) if as_typed else None
     if numbers is None:
         cells = words_of(array) if cells is None else cells
-        values = np.where(cells.stray_clocks, np.nan, cells.numbers(reading.decimal))
-        _refuse(path, name, cells, np.isnan(values), where, partial(_no_number, reading.decimal))
+        affix = common_affix(cells) if reading.affix is None else reading.affix
+        values = bare(cells, affix).numbers(reading.decimal)
+        clocks = cells.holds_clocks if reading.clocks is None else reading.clocks
+        slips = ~cells.clocks & (values != 0) if reading.clocks else np.zeros(len(values), dtype=bool)
+        reading = replace(reading, clocks=clocks, affix=affix)
+        bad = np.isnan(values) | (slips if clocks else cells.clocks)
+        _refuse(path, name, cells, bad, where, partial(_no_number, reading))
         numbers = cells.spread(values)
-    return _single(path, name, array, numbers, where)
+    else:
+        reading = replace(reading, clocks=bool(reading.clocks), affix=reading.affix or "")
+    return _single(path, name, array, numbers, where), reading
 
 
 def _single(path: Path, name: str, array: Any, numbers: Floats, where: Callable[[int], str]) -> Floats:
     """The numbers, if all of them are finite in single precision."""
     if np.nanmax(np.abs(numbers), initial=0.0) > _LARGEST:
         row = int(np.argmax(np.abs(np.nan_to_num(numbers, posinf=np.inf, neginf=np.inf)) > _LARGEST))
-        _bad(path, name, str(array[row]).strip(), where(row), _NO_NUMBER)
+        what = _TOO_LARGE if np.isfinite(numbers[row]) or _DIGIT.search(str(array[row])) else _NOT_FINITE
+        _bad(path, name, str(array[row]).strip(), where(row), what)
     return numbers
 
 
@@ -285,20 +340,33 @@ def _read_dates(
 
 
 def _refuse(
-    path: Path, name: str, cells: Cells, bad: Any, where: Callable[[int], str], what: str | Callable[[str], str]
+    path: Path, name: str, cells: Cells, bad: Any, where: Callable[[int], str], what: str | Callable[[str, int], str]
 ) -> None:
     """Name the first row whose word is bad, and what is wrong with it."""
     if np.any(bad):
         row = int(np.flatnonzero(np.append(np.asarray(bad), False)[cells.codes])[0])
-        word = cells.words[cells.codes[row]]
-        _bad(path, name, word, where(row), what if isinstance(what, str) else what(word))
+        place = cells.codes[row]
+        word, rows = cells.words[place], int(cells.counts[place])
+        _bad(path, name, word, where(row), what if isinstance(what, str) else what(word, rows))
 
 
-def _no_number(decimal: str, word: str) -> str:
-    """What is wrong with a word in a column of numbers."""
+def _no_number(reading: Reading, word: str, rows: int) -> str:
+    """What is wrong with a word of so many rows in a column of numbers."""
+    if reading.clocks:
+        plain = parted(word) is not None
+        return "is a plain number, and the column holds times as 13:27" if plain else "is no time as 13:27"
     for own, mark, other in (("point", ",", "comma"), ("comma", ".", "point")):
-        if decimal == own and re.fullmatch(rf"[+-]?\d+\{mark}\d+", word):
+        if reading.decimal == own and re.fullmatch(rf"[+-]?\d+\{mark}\d+", word):
             return f"has a decimal {other}, and the column's numbers are read with a decimal {own}"
+    if _CLOCK.fullmatch(word):
+        return "is a time of day or a duration, and the column holds plain numbers"
+    if not _DIGIT.search(word):
+        none = f"; if it stands for none, leave the cell empty ({rows:,} rows have it)"
+        return _NO_NUMBER + (none if rows >= _OFTEN else "")
+    found = parted(word)
+    if found is not None and found[1] != reading.affix:
+        own = f"have {quoted(reading.affix)}" if reading.affix else "have none"
+        return f"{f'has the unit {quoted(found[1])}' if found[1] else 'has no unit'}, and the column's numbers {own}"
     return _NO_NUMBER
 
 

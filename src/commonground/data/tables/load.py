@@ -104,7 +104,9 @@ def load_table(
     beside = tuple(filter(None, (given, options.time_column, options.group_column)))
     found = None if schema else find_features(raw, {*labels, options.client_column, *beside}, options)
     said = options.readings
-    known = as_run_read(raw, labels, schema.target_decimals) if schema and labels == list(schema.targets) else {}
+    known = {}
+    if schema and labels == list(schema.targets):
+        known = as_run_read(raw, labels, schema.target_decimals, schema.target_affixes)
     classes = schema.class_names if schema else ()
     with telling_ways(raw, schema):
         targets = read_targets(raw, labels, task, classes, said={**known, **said})
@@ -122,6 +124,7 @@ def load_table(
         client_column=options.client_column,
         beside=beside,
         target_decimals=targets.decimals,
+        target_affixes=targets.affixes,
         scaling=options.scaling,
         few_rows=rows.owners.few,
         split=rows.how,

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from commonground.data.tables.affixes import bare_array
 from commonground.data.tables.cells import is_text, seems_grouped, thousands_or_not, words_of
 from commonground.data.tables.kinds import WRITTEN, Column, Reading, kind_of, read_column, understand
 from commonground.data.tables.read import RawTable
@@ -45,7 +46,7 @@ def leaves_open(array: Any, reading: Reading) -> bool:
     if not is_text(array.type):
         return False
     if reading.kind == "number":
-        return reading.decimal == "point" and thousands_or_not(array) is not None
+        return reading.decimal == "point" and thousands_or_not(bare_array(array, reading.affix)) is not None
     words = words_of(array).words if reading.kind in ("date", "constant") else []
     return bool(words) and all(map(_DAY_OR_MONTH.match, words))
 
@@ -62,13 +63,11 @@ def check_points(raw: RawTable, said: Mapping[str, Reading], *readings: Mapping[
     Raises:
         DataError: names the first, and what to say.
     """
-    numbers = {name: r.decimal for part in readings for name, r in part.items() if r.kind == "number"}
-    if raw.typed:
-        return
-    commas = "comma" in numbers.values()
-    for name, decimal in numbers.items():
-        if decimal == "point" and name not in said and is_text(raw.columns[name].type):
-            check_point(raw.path, name, raw.columns[name], commas=commas)
+    numbers = {name: r for part in readings for name, r in part.items() if r.kind == "number"}
+    commas = any(r.decimal == "comma" for r in numbers.values())
+    for name, reading in numbers.items():
+        if reading.decimal == "point" and name not in said and is_text(raw.columns[name].type):
+            check_point(raw.path, name, bare_array(raw.columns[name], reading.affix), commas=commas)
 
 
 def check_point(path: Path, name: str, array: Any, *, commas: bool = False) -> None:

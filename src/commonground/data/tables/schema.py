@@ -40,6 +40,9 @@ class ColumnSchema:
         truths: whether a column of numbers held truths in training, as 0 and 1; elsewhere a truth is no number.
         seconds: whether it held durations, which are numbers of seconds; None if an earlier version wrote the schema,
             which took them for numbers in the unit that they were stored in.
+        clocks: whether it held times of day or durations, which a plain number in a text is not, as a time is no plain
+            number; None if an earlier version wrote the schema: then most cells of a file say it.
+        affix: the unit that its numbers had beside them.
         offset: what is taken off numbers before they become inputs in single precision, which would round away what
             they differ by; 0 where it would not.
     """
@@ -58,11 +61,13 @@ class ColumnSchema:
     seconds: bool | None = False
     apart: tuple[str, ...] = ()
     offset: float = 0.0
+    clocks: bool | None = None
+    affix: str = ""
 
     @property
     def reading(self) -> Reading:
         """How cells are read."""
-        return Reading(self.kind, self.decimal, self.order)
+        return Reading(self.kind, self.decimal, self.order, clocks=self.clocks, affix=self.affix)
 
     def written(self, said: Reading) -> ColumnSchema:
         """The same column where numbers and dates are written as somebody says; its truths may be numbers then."""
@@ -114,6 +119,7 @@ class TableSchema:
         filled: features of which a row lacks the number.
         missing_targets: rows that were left out because they lack a target.
         target_decimals: how the numbers of each target are written; empty for classes.
+        target_affixes: the unit that each one's numbers have beside them; empty for classes, as of earlier versions.
         notes: sentences for people about how the table was read.
     """
 
@@ -133,6 +139,7 @@ class TableSchema:
     beside: tuple[str, ...] = ()
     asked: Mapping[str, Any] = field(default_factory=dict)
     target_decimals: tuple[str, ...] = ()
+    target_affixes: tuple[str, ...] = ()
     filled: tuple[str, ...] = ()
     missing_targets: int = 0
     notes: tuple[str, ...] = ()

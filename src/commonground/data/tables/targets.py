@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from commonground.data.arrays import Array
 from commonground.data.names import sorted_names
+from commonground.data.tables.affixes import bare, common_affix
 from commonground.data.tables.cells import Cells, too_fine, words_of
 from commonground.data.tables.kinds import TRUTHS, Reading
 from commonground.data.tables.notation import column_of
@@ -34,7 +35,8 @@ class Targets:
         names: of classes, targets or labels.
         task: what is learnt.
         strata, stratum: what rows are held out evenly over where there are no clients: names, and whose each row is.
-        decimals: how the numbers of each target are written (:class:`~commonground.data.tables.kinds.Reading`).
+        decimals, affixes: how the numbers of each target are written
+            (:class:`~commonground.data.tables.kinds.Reading`).
     """
 
     y: Array
@@ -43,11 +45,13 @@ class Targets:
     strata: list[str]
     stratum: npt.NDArray[np.int64]
     decimals: tuple[str, ...] = ()
+    affixes: tuple[str, ...] = ()
 
     @property
     def readings(self) -> dict[str, Reading]:
         """How the numbers of each target are written, by name; none of classes."""
-        return {name: Reading("number", decimal) for name, decimal in zip(self.names, self.decimals, strict=False)}
+        written = zip(self.names, self.decimals, self.affixes, strict=False)
+        return {name: Reading("number", decimal, affix=affix) for name, decimal, affix in written}
 
     def strange(self, training: npt.NDArray[np.bool_], tests: npt.NDArray[np.bool_], *, known: bool = False) -> str:
         """What is odd about classes: test rows of those that no training row has, two that are spelt differently and
@@ -114,8 +118,9 @@ def read_targets(
         numbers = np.stack([values for values, _ in columns], axis=1)
         if not any(too_fine(values) for values, _ in columns):
             numbers = numbers.astype(np.float32)
-        everyone, decimals = np.zeros(raw.rows, dtype=np.int64), tuple(decimal for _, decimal in columns)
-        return Targets(chosen.targets(numbers, labels[0]), tuple(labels), chosen, ["any"], everyone, decimals)
+        everyone, ways = np.zeros(raw.rows, dtype=np.int64), [reading for _, reading in columns]
+        decimals, affixes = tuple(way.decimal for way in ways), tuple(way.affix or "" for way in ways)
+        return Targets(chosen.targets(numbers, labels[0]), tuple(labels), chosen, ["any"], everyone, decimals, affixes)
     if not isinstance(chosen, Classification):
         raise ConfigError(f"a table is for classification, regression or multilabel, not for {chosen.name}")
     if len(labels) > 1:
@@ -147,8 +152,9 @@ def lacks_target(raw: RawTable, labels: Sequence[str], task: str | None) -> npt.
 
 def is_quantity(cells: Cells, rows: int) -> bool:
     """Whether a column's values are rather measured than named: many numbers, or fractions, in any notation."""
+    numbers = bare(cells, common_affix(cells))
     for decimal in ("point", "comma", "thousands"):
-        values = cells.numbers(decimal)
+        values = numbers.numbers(decimal)
         if not np.isnan(values).any():
             finite = values[np.isfinite(values)]
             fractions = bool((finite != np.round(finite)).any())
@@ -178,23 +184,26 @@ def full_words(raw: RawTable, column: str, hint: str = "") -> Cells:
     return cells
 
 
-def as_run_read(raw: RawTable, targets: Sequence[str], decimals: Sequence[str]) -> dict[str, Reading]:
+def as_run_read(
+    raw: RawTable, targets: Sequence[str], decimals: Sequence[str], affixes: Sequence[str] = ()
+) -> dict[str, Reading]:
     """How a run's numeric targets are read in another table: numbers as they were written, or words for truths.
 
     Args:
         raw: the table, which has the columns.
         targets: their names.
         decimals: how each one's numbers were written; none where classes are learnt.
+        affixes: the unit of each one's numbers; none in runs of earlier versions.
     """
     found = {}
-    for name, decimal in zip(targets, decimals, strict=False):
+    for name, decimal, affix in zip(targets, decimals, affixes or [""] * len(decimals), strict=False):
         words = words_of(raw.columns[name]).words
         truths = bool(words) and all(word.lower() in TRUTHS for word in words)
-        found[name] = Reading("boolean") if truths else Reading("number", decimal)
+        found[name] = Reading("boolean") if truths else Reading("number", decimal, affix=affix)
     return found
 
 
-def _numbers(raw: RawTable, column: str, said: Mapping[str, Reading] | None) -> tuple[npt.NDArray[np.float64], str]:
+def _numbers(raw: RawTable, column: str, said: Mapping[str, Reading] | None) -> tuple[npt.NDArray[np.float64], Reading]:
     """A column of numbers, none of which may be missing, and how they are written."""
     read = column_of(raw, column, said)
     if read.reading.kind not in ("number", "boolean"):
@@ -205,4 +214,4 @@ def _numbers(raw: RawTable, column: str, said: Mapping[str, Reading] | None) -> 
             f"{raw.path}, {raw.where(int(row))}, column {quoted(column)}: the value is missing; a number is expected "
             "(--missing-target drop leaves such rows out)"
         )
-    return read.numbers, read.reading.decimal
+    return read.numbers, read.reading

@@ -40,6 +40,7 @@ Words = Annotated[tuple[Name, ...], Field(max_length=MOST_WORDS)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=1 << 40)]
 Decimal = Literal["point", "comma", "thousands"]
+Affix = Annotated[str, Field(max_length=100)]
 Order = Annotated[str, Field(max_length=100)]
 Version = Annotated[str, Field(max_length=100)]
 Targets = Annotated[tuple[Name, ...], Field(min_length=1, max_length=1000)]
@@ -58,18 +59,22 @@ class ColumnTold(_Told):
         kind, decimal, order: see :class:`~commonground.data.tables.kinds.Reading`. A client whose numbers or dates are
             written otherwise reads them as its own are.
         truths: whether numbers are truths in somebody's file, which says so; elsewhere a truth is no number.
+        clocks: of numbers, whether they are times of day or durations; None for a client that stores numbers as such.
+        affix: of numbers, the unit beside them.
     """
 
     name: Name
-    kind: Literal["number", "category", "boolean", "date", "text", "id", "constant"]
+    kind: Literal["number", "category", "boolean", "date", "text", "id", "constant", "units"]
     decimal: Decimal = "point"
     order: Order = ""
     truths: bool = False
+    clocks: bool | None = None
+    affix: Affix = ""
 
     @property
     def reading(self) -> Reading:
         """How cells are read."""
-        return Reading(self.kind, self.decimal, self.order)
+        return Reading(self.kind, self.decimal, self.order, clocks=self.clocks, affix=self.affix)
 
 
 Cells = Annotated[tuple[ColumnTold, ...], Field(max_length=MOST_COLUMNS)]
@@ -85,7 +90,7 @@ class Columns(_Told):
         targets: the target columns.
         task: by name.
         class_names: of a classification, those that it has; else the targets.
-        target_decimals: how the numbers of each target are written; empty for classes.
+        target_decimals, target_affixes: how the numbers of each target are written; empty for classes.
         doubtful: columns and targets whose cells leave open how they are written (1.234 may be more than a thousand,
             and 03/04/2024 a day of March), where the client's owner does not say.
         version: of the client's software.
@@ -98,6 +103,7 @@ class Columns(_Told):
     task: Name
     class_names: Classes
     target_decimals: tuple[Decimal, ...]
+    target_affixes: tuple[Affix, ...] = ()
     doubtful: Annotated[tuple[Name, ...], Field(max_length=MOST_COLUMNS)] = ()
     version: Version = ""
 
@@ -105,7 +111,7 @@ class Columns(_Told):
     def _once(self) -> Self:
         if len({column.name for column in self.columns}) < len(self.columns):
             raise ValueError("a column is named twice")
-        if len(self.target_decimals) not in (0, len(self.targets)):
+        if {len(self.target_decimals), len(self.target_affixes)} - {0, len(self.targets)}:
             raise ValueError("the targets are not as many as what is told of them")
         return self
 
@@ -181,6 +187,7 @@ class Agreed(_Told):
     task: Name
     class_names: Classes
     target_decimals: tuple[Decimal, ...]
+    target_affixes: tuple[Affix, ...] = ()
     mean: tuple[Finite, ...]
     std: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...]
 
@@ -203,6 +210,7 @@ class Agreed(_Told):
             mean=self.mean,
             std=self.std,
             target_decimals=self.target_decimals,
+            target_affixes=self.target_affixes,
         )
 
 
