@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -248,6 +249,9 @@ def _times(raw: RawTable, options: TableOptions) -> Column | None:
     if name is None:
         return None
     times = column_of(raw, name, options.readings)
+    if times.reading.kind == "constant":  # a single day is one, as a single number is
+        with suppress(DataError):
+            times = column_of(raw, name, {name: Reading("date")})
     if times.numbers is None:
         raise DataError(f"{raw.path}: the time column {quoted(name)} holds neither dates nor numbers")
     for row in np.flatnonzero(np.isnan(times.numbers))[:1]:

@@ -19,9 +19,9 @@ from commonground.data.tables.cells import Cells, is_text, plain_numbers, words_
 from commonground.data.tables.divide import names_of_nothing
 from commonground.data.tables.features import check_columns, why_not
 from commonground.data.tables.huggingface import SPLIT
-from commonground.data.tables.kinds import Column, understand
+from commonground.data.tables.kinds import Column
 from commonground.data.tables.leaks import determines
-from commonground.data.tables.notation import check_point
+from commonground.data.tables.notation import check_point, column_of
 from commonground.data.tables.raw import FILE, with_files
 from commonground.data.tables.read import RawTable, read_raw
 from commonground.data.tables.targets import is_quantity
@@ -168,7 +168,7 @@ def inspect_table(
 def _understood(raw: RawTable, name: str) -> Column | str:
     """The column, or why it cannot be read."""
     try:
-        column = understand(raw.path, name, raw.columns[name], raw.typed, raw.where)
+        column = column_of(raw, name)
         plain = column.reading.kind == "number" and column.reading.decimal == "point"
         if plain and is_text(raw.columns[name].type):
             check_point(raw.path, name, bare_array(raw.columns[name], column.reading.affix))

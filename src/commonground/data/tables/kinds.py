@@ -21,13 +21,25 @@ from commonground.data.tables.cells import (
     plain_numbers,
     words_of,
 )
-from commonground.data.tables.dates import ORDERS, date_numbers
+from commonground.data.tables.dates import ORDERS, date_numbers, month_first
 from commonground.errors import ConfigError, DataError
 from commonground.name_lists import option
 from commonground.quoting import quoted
 from commonground.suggest import meant
 
-__all__ = ["KINDS", "TRUTHS", "WRITTEN", "Column", "Reading", "kind_of", "parse_kind", "read_column", "understand"]
+__all__ = [
+    "DAY_FIRST",
+    "KINDS",
+    "TRUTHS",
+    "WRITTEN",
+    "Column",
+    "Reading",
+    "dates_of",
+    "kind_of",
+    "parse_kind",
+    "read_column",
+    "understand",
+]
 
 KINDS = ("number", "comma-number", "point-number", "category", "boolean", "date", "text", "id")
 """As ``--kinds NAME=KIND`` takes them; ``date:FORMAT`` as well."""
@@ -42,9 +54,13 @@ _CODE = re.compile(r"0\d+")
 _CLOCK = re.compile(r"([+-]?\d+ days?,? )?[+-]?\d+(:[0-5]\d){1,2}(\.\d+)?")
 _DIGIT = re.compile(r"\d")
 _NOT_FINITE = "is not a finite number"
+_FIRST = 200  # words by which orders of dates are known that no word has
 _FEW = 20  # rows below which a column of different words is no identifier
 _WORDS_OF_A_TEXT = 4.0  # blanks in an average cell of a text
 _LARGEST = float(np.finfo(np.float32).max)
+DAY_FIRST = "day before month"
+"""The note of dates that may be written with the month first."""
+
 _NO_NUMBER = "is no number"
 _TOO_LARGE = "is too large (at most 3.4e38)"
 _OFTEN = 3  # rows with a word that is no number from which it rather stands for none
@@ -187,7 +203,7 @@ def _of_words(path: Path, name: str, cells: Cells, typed: bool, *, declared: boo
             return replace(numbers, note=what)
     if distinct == 1:
         return Reading("constant")
-    if cells.looks_like_dates and (dates := _dates(cells)) is not None:
+    if cells.looks_like_dates and (dates := dates_of(cells)) is not None:
         return dates
     if not declared and (affix := common_affix(cells)):
         numbers = _as_numbers(path, name, cells, affix, _MOST)
@@ -222,10 +238,12 @@ def _as_numbers(path: Path, name: str, cells: Cells, affix: str, least: float) -
     return Reading("number", decimal, clocks=numbers.holds_clocks, affix=affix)
 
 
-def _dates(cells: Cells) -> Reading | None:
+def dates_of(cells: Cells) -> Reading | None:
     """The order of day, month and year in which most of the words are dates; None if there is none."""
-    fitting = []
+    fitting, first = [], cells.words[:_FIRST]
     for order in ("ISO8601", *ORDERS):
+        if len(first) == _FIRST and np.isnan(date_numbers(first, order)).all():
+            continue
         share = cells.share(~np.isnan(date_numbers(cells.words, order)))
         if share == 1.0 and order == "ISO8601":
             return Reading("date", order=order)
@@ -235,10 +253,8 @@ def _dates(cells: Cells) -> Reading | None:
         return None
     best = max(share for share, _ in fitting)
     orders = [order for share, order in fitting if share == best]
-    note = ""
-    if len({order[:2] for order in orders} & {"%d", "%m"}) == 2:
-        note = "day before month"  # both fit: the more usual one of the world, and it is said
-    return Reading("date", order=orders[0], note=note)
+    # Where both fit: the more usual one of the world, and it is said.
+    return Reading("date", order=orders[0], note=DAY_FIRST if month_first(orders[0]) in orders else "")
 
 
 # -- reading --------------------------------------------------------------------------------------------------------
@@ -331,10 +347,16 @@ def _read_dates(
     cells = words_of(array) if cells is None else cells
     order = reading.order
     if not order:
-        found = _dates(cells)
+        found = dates_of(cells)
         order = "ISO8601" if found is None else found.order
+        if reading.note == "" and found is not None:
+            reading = replace(reading, note=found.note)
     values = date_numbers(cells.words, order)
     shown = {"ISO8601": "as in 2024-01-31"}.get(order, f"written as {order}")
+    if not reading.order:
+        shown += (
+            f"; if it is one, say how it is written by {option('--kinds', f'{name}=date:FORMAT')}, as date:%d.%m.%Y"
+        )
     _refuse(path, name, cells, np.isnan(values), where, f"is no date {shown}")
     return Column(name, Reading("date", order=order, note=reading.note), cells.spread(values))
 

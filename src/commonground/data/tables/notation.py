@@ -5,12 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from commonground.data.tables.affixes import bare_array
 from commonground.data.tables.cells import is_text, seems_grouped, thousands_or_not, words_of
-from commonground.data.tables.kinds import WRITTEN, Column, Reading, kind_of, read_column, understand
+from commonground.data.tables.dates import date_numbers, month_first
+from commonground.data.tables.kinds import (
+    DAY_FIRST,
+    WRITTEN,
+    Column,
+    Reading,
+    dates_of,
+    kind_of,
+    read_column,
+    understand,
+)
 from commonground.data.tables.read import RawTable
 from commonground.data.tables.schema import TableSchema
 from commonground.errors import DataError
@@ -18,6 +31,8 @@ from commonground.name_lists import option
 from commonground.quoting import quoted
 
 __all__ = ["check_point", "check_points", "column_of", "leaves_open", "telling_ways"]
+
+_FIRST = 200  # rows by which columns of dates are known
 
 # Points stand between day and month alone.
 _DAY_OR_MONTH = re.compile(r"\s*(0?[1-9]|1[0-2])([/-])(0?[1-9]|1[0-2])\2")
@@ -35,8 +50,39 @@ def column_of(raw: RawTable, name: str, said: Mapping[str, Reading] | None = Non
         DataError: its numbers may be read in two ways, or a cell does not fit (line and column named).
     """
     if said and name in said:
-        return read_column(raw.path, name, raw.columns[name], said[name], raw.where)
-    return understand(raw.path, name, raw.columns[name], raw.typed, raw.where)
+        column = read_column(raw.path, name, raw.columns[name], said[name], raw.where)
+    else:
+        column = understand(raw.path, name, raw.columns[name], raw.typed, raw.where)
+    return _as_other_dates(raw, column) if column.reading.note == DAY_FIRST else column
+
+
+def _as_other_dates(raw: RawTable, column: Column) -> Column:
+    """Dates whose cells leave open whether the month comes first, read as the file's other dates prove it."""
+    name, array, order = column.name, raw.columns[column.name], column.reading.order
+    other = month_first(order)
+    days, months = (_proven(raw, which) for which in (order, other))
+    if not months:
+        return column
+    if days:
+        note = f"{DAY_FIRST}, as in {quoted(days)}, and not as in {quoted(months)}"
+        ask = option("--kinds", f"{name}=date:{other}")
+        return replace(column, reading=replace(column.reading, note=f"{note}; else say {ask}"))
+    ask = option("--kinds", f"{name}=date:{order}")
+    read = Reading("date", order=other, note=f"month before day, as in {quoted(months)}; else say {ask}")
+    return read_column(raw.path, name, array, read, raw.where)
+
+
+def _proven(raw: RawTable, order: str) -> str | None:
+    """A column of dates with this mark between day and month of which but this of the two can come first."""
+    for name, array in raw.columns.items():
+        if is_text(array.type) and words_of(array.slice(0, _FIRST)).looks_like_dates:
+            cells = words_of(array)
+            found = dates_of(cells)
+            if found is None or found.note or found.order[:3] != order[:3]:
+                continue
+            if not np.isnan(date_numbers(cells.words, found.order)).any():
+                return name
+    return None
 
 
 def leaves_open(array: Any, reading: Reading) -> bool:
