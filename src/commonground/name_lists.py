@@ -5,12 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import shlex
+import unicodedata
 from collections.abc import Iterable
 
 from commonground.errors import ConfigError
 from commonground.quoting import escaped, quoted
 
-__all__ = ["listed", "names_in", "option"]
+__all__ = ["listed", "names_in", "option", "plain_name"]
+
+
+def plain_name(name: str) -> str:
+    """A name without blanks around it, its letters with marks as one character each (Unicode's NFC): ``größe`` is one
+    name, whichever of both ways of writing ``ö`` a file takes.
+    """
+    return unicodedata.normalize("NFC", name.strip())
 
 
 def names_in(text: str | None) -> tuple[str, ...]:
@@ -28,7 +36,7 @@ def names_in(text: str | None) -> tuple[str, ...]:
         if "unexpected end" in str(error):
             raise ConfigError(f"{quoted(text or '')} begins a name with a quote that nothing closes") from None
         parts = _parts(text or "", strict=False)  # a quote within a name
-    return tuple(name for part in parts if (name := part.strip()))
+    return tuple(name for part in parts if (name := plain_name(part)))
 
 
 def _parts(text: str, strict: bool) -> list[str]:

@@ -99,7 +99,7 @@ def test_order_does_not_matter_and_units_do(ask: Any) -> None:
         (lambda t: t.rename(columns={"plan": "age", "age": "plan"}), "line 2, column 'age': '"),
         (
             lambda t: t.astype({"age": str}).replace({"age": {t.age.astype(str)[7]: "old"}}),
-            "column 'age': 'old' is not",
+            "column 'age': 'old' is no number",
         ),
         (
             lambda t: t.assign(who=t.who.replace("w2", "5")),

@@ -43,7 +43,7 @@ from commonground.data.tables.told import (
     StatisticsRequest,
 )
 from commonground.errors import DataError, UpdateError
-from commonground.name_lists import listed, names_in
+from commonground.name_lists import listed, names_in, plain_name
 from commonground.quoting import quoted
 from commonground.single_precision import rounding_shows
 
@@ -85,6 +85,7 @@ class OwnTable:
         self.path, self.least, self.options = path, least, options or TableOptions()
         self._words, self._stamp = (name, target, task), _stamp_of(path)
         raw = read_raw(path, self.options.separator, self.options.encoding)
+        target = plain_name(target)
         labels = [target] if target in raw.columns else list(names_in(target))
         check_columns(path, raw.columns, [*labels, *self.options.drop, *self.options.kinds])
         self._raw, self._lacking = complete_rows(raw, labels, task, self.options)
@@ -93,7 +94,7 @@ class OwnTable:
         said = self.options.readings
         targets = read_targets(self._raw, labels, task, said=said)
         rows = divided(self._raw, targets, given, self.options, TEST_SEED, name)
-        self.notes += rows.notes
+        self.notes += rows.notes + targets.notes
         taken = {*labels, given, self.options.time_column, self.options.group_column}
         features, dropped = find_features(self._raw, taken, self.options)
         check_points(self._raw, said, readings_of(features), targets.readings, rows.readings)

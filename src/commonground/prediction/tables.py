@@ -28,6 +28,7 @@ from commonground.data.tables.targets import as_run_read
 from commonground.engine.predictions import outputs_of
 from commonground.engine.trained import Trained
 from commonground.errors import DataError
+from commonground.name_lists import plain_name
 from commonground.prediction.headings import headings
 from commonground.quoting import quoted
 from commonground.tasks import Headline, Task
@@ -238,6 +239,7 @@ def _parts(
         yield trained.only_client(f"{raw.path} has no {wanted}"), np.arange(raw.rows)
         return
     numbers = {name: number for number, name in enumerate(trained.known.names)}
+    numbers = {plain_name(name): number for name, number in numbers.items()} | numbers
     by_value = {_as_number(name): number for name, number in numbers.items()}
     few = schema.few_rows
     place = dict.fromkeys(few.get("clients", ()), numbers.get(FEW)) if few.get("how") in ("pool", "shared") else {}

@@ -23,6 +23,7 @@ from commonground.engine.named_columns import named_columns, schema_of_texts
 from commonground.engine.run import Run
 from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, DataError
+from commonground.name_lists import plain_name
 from commonground.prediction.tables import targets_of
 from commonground.prediction.texts import tokens_of
 from commonground.quoting import quoted
@@ -254,8 +255,8 @@ def _check_owner(rows: Sequence[Any], schema: TableSchema, client: str) -> None:
     """
     pooled = schema.few_rows.get("clients", ()) if client == FEW and schema.few_rows.get("how") == "pool" else ()
     for number, row in enumerate(rows, 1):
-        whose = {name.strip(): cell for name, cell in row.items()}.get(schema.client_column or "")
-        name = f"{whose:.0f}" if isinstance(whose, float) and whose.is_integer() else str(whose).strip()
+        whose = {plain_name(name): cell for name, cell in row.items()}.get(schema.client_column or "")
+        name = f"{whose:.0f}" if isinstance(whose, float) and whose.is_integer() else plain_name(str(whose))
         # JSON's true is True of a table and true of a file.
         same = isinstance(whose, bool) and name.lower() in (client.lower(), *(one.lower() for one in pooled))
         if whose is not None and not same and name not in ("", client, *pooled):

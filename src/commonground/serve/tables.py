@@ -13,6 +13,7 @@ import numpy.typing as npt
 from commonground.data.tables.features import check_columns
 from commonground.data.tables.raw import RawTable, raw_of_frame, too_large
 from commonground.errors import DataError
+from commonground.name_lists import plain_name
 from commonground.quoting import escaped, quoted
 
 __all__ = ["Row", "cell_kind", "named_rows", "tables_of"]
@@ -35,9 +36,9 @@ def named_rows(rows: Sequence[Any]) -> list[Row]:
         for text in (*row, *(cell for cell in row.values() if isinstance(cell, str))):
             if not _whole(text):
                 raise DataError(f"row {number} holds half of a character, {escaped(text)}")
-        named.append({name.strip(): cell for name, cell in row.items()})
+        named.append({plain_name(name): cell for name, cell in row.items()})
         if len(named[-1]) < len(row):
-            names = [name.strip() for name in row]
+            names = [plain_name(name) for name in row]
             twice = next(name for name in names if names.count(name) > 1)
             raise DataError(f"row {number}: every column needs its own name; {quoted(twice)} does not have one")
     return named

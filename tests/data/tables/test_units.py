@@ -91,6 +91,7 @@ def test_a_number_and_its_unit(word: str, number: str, affix: str) -> None:
 )
 def test_no_number_and_its_unit(word: str) -> None:
     assert parted(word) is None
+    assert parted("-" + " " * 10_000 + word) is None
 
 
 @pytest.mark.parametrize(
@@ -163,6 +164,7 @@ def test_a_target_with_a_unit_is_a_number(tmp_path: Path) -> None:
     data = cg.load_data(tmp_path / "t.csv", client_column="who", target="share", task="regression")
     assert data.schema is not None
     assert data.schema.target_affixes == ("%",)
+    assert "share: numbers with '%', read as numbers" in data.schema.notes
     options = TableOptions(client_column="who")
     again = load_table(tmp_path / "t.csv", schema=data.schema, options=options)
     assert again.y_train.max() == 18.5

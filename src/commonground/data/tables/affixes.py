@@ -43,6 +43,7 @@ _WORD = re.compile(
 )
 _BARE = re.compile(r"[+-]?[\d.,]+([eE][+-]?\d+)?")
 _ZERO = re.compile(r"[+-]?0+([.,]0*)?")
+_LONGEST = 60  # characters of a number with all that is around it; blanks of a longer word would take ages to divide
 _SAME = 0.9  # of the words, with one affix: the others are slips, which are refused by name
 _FIRST = 200  # words by which a column of others is known
 
@@ -51,7 +52,7 @@ def parted(word: str) -> tuple[str, str] | None:
     """A number as it is written plainly, and its unit, empty for none; None if the word is no number so written."""
     if _BARE.fullmatch(word):
         return word, ""
-    found = _WORD.fullmatch(word)
+    found = None if len(word) > _LONGEST else _WORD.fullmatch(word)
     if found is None or bool(found["open"]) != bool(found["close"]):
         return None
     signs = [sign for sign in (found["sign"], found["inner"]) if sign]

@@ -248,6 +248,23 @@ def begins_with_zero(array: Any) -> str | None:
     return str(found[0]).strip() if len(found) else None
 
 
+def numbers_alike(array: Any) -> tuple[str, str] | None:
+    """Two words of a column of text that are one number and may be two names, as the versions 1.10 and 1.1; None if
+    there are none, as where all numbers have as many decimals.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    padded = pc.unique(array.filter(pc.fill_null(pc.match_substring_regex(array, r"^\s*\d+\.\d*[1-9]0+\s*$"), False)))
+    if not len(padded):
+        return None
+    words = pc.utf8_trim_whitespace(padded)
+    shorter = pc.utf8_rtrim(words, "0")
+    there = pc.is_in(shorter, value_set=pc.unique(pc.utf8_trim_whitespace(array)).cast(pa.string()))
+    found = words.filter(there)
+    return (str(found[0]), str(shorter.filter(there)[0])) if len(found) else None
+
+
 def rounded_away(values: Floats) -> tuple[float, float] | None:
     """The step between single-precision numbers of this size, and by how much the values differ (their deviation),
     where the step is not small beside it; None where it is, or where they differ by the rounding of double precision.
@@ -279,11 +296,15 @@ def is_text(kind: Any) -> bool:
 
 
 def _without_missing(array: Any, missing: Sequence[str]) -> Any:
-    """Strings without blanks around them, null where they say that there is no value."""
+    """Strings without blanks around them, letters with marks as one character each; null where they say that there is
+    no value.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     trimmed = pc.utf8_trim_whitespace(array)
+    if not pc.all(pc.string_is_ascii(trimmed)).as_py():
+        trimmed = pc.utf8_normalize(trimmed, "NFC")  # ö as one character or as two is one letter
     none = pc.is_in(pc.utf8_lower(trimmed), value_set=pa.array(missing, trimmed.type))
     return pc.if_else(none, pa.scalar(None, trimmed.type), trimmed)
 

@@ -55,7 +55,7 @@ def date_numbers(words: Sequence[str], order: str, *, instants: bool = False) ->
     day, clock, _ = order.partition(" %H" if " %H" in order else " %I")
     if clock and np.isnan(days).any():
         left = np.flatnonzero(np.isnan(days))
-        days[left] = _days([words[place] for place in left], day, instants)
+        days[left] = _days([words[place] for place in left.tolist()], day, instants)
     return days
 
 

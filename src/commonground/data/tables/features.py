@@ -22,7 +22,7 @@ from commonground.data.tables.read import RawTable
 from commonground.data.tables.schema import ColumnSchema, TableSchema
 from commonground.data.tables.spelling import spelt_twice
 from commonground.errors import DataError
-from commonground.name_lists import listed, option
+from commonground.name_lists import listed, option, plain_name
 from commonground.quoting import quoted
 
 __all__ = [
@@ -345,5 +345,5 @@ def _shown(kind: str, value: float) -> str:
 def ignored(names: Iterable[str], schema: TableSchema) -> list[str]:
     """A sentence about columns that the run does not know, if there are any."""
     known = {*schema.needed, *schema.targets, *schema.dropped, *schema.beside, schema.client_column}
-    left = [quoted(name, 40) for name in names if name.strip() not in known]
+    left = [quoted(name, 40) for name in names if plain_name(name) not in known]
     return [f"ignored: {', '.join(left[:5])}{' …' if len(left) > 5 else ''}"] if left else []

@@ -26,7 +26,7 @@ from commonground.data.tables.raw import FILE, with_files
 from commonground.data.tables.read import RawTable, read_raw
 from commonground.data.tables.targets import is_quantity
 from commonground.errors import DataError
-from commonground.name_lists import listed
+from commonground.name_lists import listed, plain_name
 from commonground.quoting import quoted
 
 __all__ = ["ColumnReport", "Inspection", "inspect_table"]
@@ -121,6 +121,7 @@ def inspect_table(
     Raises:
         DataError: it is no table, or has no such column.
     """
+    client_column, target = (None if name is None else plain_name(name) for name in (client_column, target))
     raw = read_raw(path, separator, encoding, client_column=client_column)
     check_columns(path, raw.columns, [name for name in (client_column, target) if name is not None], raw.unread)
     client_column = client_column or _proposed_client(raw, target) or (FILE if len(raw.files) > 1 else None)

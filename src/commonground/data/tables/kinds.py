@@ -18,6 +18,7 @@ from commonground.data.tables.cells import (
     begins_with_zero,
     is_text,
     number_of,
+    numbers_alike,
     plain_numbers,
     words_of,
 )
@@ -170,11 +171,11 @@ def understand(path: Path, name: str, array: Any, typed: bool, where: Callable[[
     if not words:
         return read_column(path, name, array, Reading("number"), where)
     if not typed and (numbers := plain_numbers(array)) is not None and not np.isnan(numbers).all():
-        zero = begins_with_zero(array)
-        note = "" if zero is None else (
-            f"{quoted(zero)} is read as the number {float(zero):g}; if it is a code, say "
-            f"{option('--kinds', f'{name}=category')}"
-        )  # fmt: skip
+        asked, note = option("--kinds", f"{name}=category"), ""
+        if (zero := begins_with_zero(array)) is not None:
+            note = f"{quoted(zero)} is read as the number {float(zero):g}; if it is a code, say {asked}"
+        elif (alike := numbers_alike(array)) is not None:
+            note = f"{quoted(alike[0])} and {quoted(alike[1])} are one number; if they are names, say {asked}"
         read = Reading("number", note=note, clocks=False, affix="")
         return Column(name, read, _single(path, name, array, numbers, where))
     cells = words_of(array)

@@ -33,7 +33,7 @@ from commonground.data.tables.read import RawTable, read_raw
 from commonground.data.tables.schema import TableSchema
 from commonground.data.tables.targets import as_run_read, read_targets
 from commonground.errors import ConfigError, DataError
-from commonground.name_lists import listed, names_in
+from commonground.name_lists import listed, names_in, plain_name
 from commonground.quoting import quoted
 from commonground.tasks import Regression
 
@@ -97,7 +97,7 @@ def load_table(
     if schema is not None:
         task = task or schema.task
         label = label or listed(schema.targets)
-    label = label or LABEL
+    label = plain_name(label or LABEL)
     labels = _labels(raw, label, options)
     raw, lacking = complete_rows(raw, labels, task, options)
     given = split_column(raw, labels, options)
@@ -144,6 +144,7 @@ def load_table(
             *raw.notes,
             *unlike,
             *rows.notes,
+            *targets.notes,
             *about.notes,
             *names_of_nothing(raw, named),
             *([strange] if strange else []),

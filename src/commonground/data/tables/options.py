@@ -10,7 +10,7 @@ from typing import Any
 
 from commonground.data.tables.kinds import Reading, parse_kind
 from commonground.errors import ConfigError, shown
-from commonground.name_lists import names_in
+from commonground.name_lists import names_in, plain_name
 from commonground.quoting import quoted
 from commonground.suggest import meant
 
@@ -77,6 +77,12 @@ class TableOptions:
     image_size: str | None = None
 
     def __post_init__(self) -> None:
+        for name in ("client_column", *_WAYS):
+            if isinstance(value := getattr(self, name), str):
+                object.__setattr__(self, name, plain_name(value))
+        object.__setattr__(self, "drop", tuple(map(plain_name, self.drop)))
+        object.__setattr__(self, "text_column", tuple(map(plain_name, self.text_column)))
+        object.__setattr__(self, "kinds", {plain_name(name): kind for name, kind in self.kinds.items()})
         if self.scaling not in _SCALINGS and not self.scaling.startswith("bounds:"):
             near = meant(self.scaling.partition(":")[0], (*_SCALINGS, "bounds"))
             raise ConfigError(
@@ -204,7 +210,7 @@ class TableOptions:
                 low = high = math.nan
             if not (name and math.isfinite(low) and math.isfinite(high) and low < high):
                 raise ConfigError(f"the bounds {quoted(part)} are not of the form NAME=LOW:HIGH with LOW below HIGH")
-            found[name.strip()] = (low, high)
+            found[plain_name(name)] = (low, high)
         return found
 
 

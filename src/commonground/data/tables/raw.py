@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from commonground.errors import DataError
+from commonground.name_lists import plain_name
 from commonground.quoting import quoted
 
 __all__ = [
@@ -104,7 +105,7 @@ def with_files(raw: RawTable, client_column: str | None) -> RawTable:
 
 def client_of_file(name: str) -> str:
     """Whose a file is where each file of a folder is a client's."""
-    return _ENDINGS.sub("", name)
+    return plain_name(_ENDINGS.sub("", name))
 
 
 def check_names(path: Path, names: Sequence[str], left: Collection[int] = ()) -> None:
@@ -118,7 +119,7 @@ def check_names(path: Path, names: Sequence[str], left: Collection[int] = ()) ->
     Raises:
         DataError: names them.
     """
-    plain = [name.strip() for name in names]
+    plain = [plain_name(name) for name in names]
     doubled = sorted(name for name, times in Counter(plain).items() if times > 1 and name)
     if doubled:
         which = ", ".join(map(quoted, doubled))
@@ -234,11 +235,11 @@ def raw_of_arrow(path: Path, table: Any) -> RawTable:
     if len(other) == len(kinds):
         raise DataError(f"{path} has no columns of numbers, words, dates or truths")
     notes = (f"left out: {', '.join(f'{quoted(name)} ({kinds[name]})' for name in other)}",) if other else ()
-    columns = {name.strip(): _plain_column(path, name, table.column(name)) for name in kinds if name not in other}
-    seconds = frozenset(name.strip() for name in kinds if name not in other and _is_duration(kinds[name]))
-    unread = {name: str(kinds[name]) for name in other}
+    columns = {plain_name(name): _plain_column(path, name, table.column(name)) for name in kinds if name not in other}
+    seconds = frozenset(plain_name(name) for name in kinds if name not in other and _is_duration(kinds[name]))
+    unread = {plain_name(name): str(kinds[name]) for name in other}
     zoned = [name for name in kinds if name not in other and getattr(kinds[name], "tz", None) is not None]
-    moments = {name.strip(): instants(table.column(name)) for name in zoned}
+    moments = {plain_name(name): instants(table.column(name)) for name in zoned}
     numbers = partial(counted, len(table))
     return RawTable(
         path, columns, True, _row_number, numbers, notes=notes, seconds=seconds, moments=moments, unread=unread

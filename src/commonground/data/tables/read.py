@@ -18,6 +18,7 @@ from commonground.data.tables.json_lines import first_objects, read_json_lines
 from commonground.data.tables.raw import RawTable, check_names, counted, raw_of_arrow, raw_of_frame, with_files
 from commonground.data.tables.textfile import TextFile, check_unsaid, read_text_file
 from commonground.errors import DataError
+from commonground.name_lists import plain_name
 from commonground.quoting import quoted
 
 __all__ = ["FORMS", "RawTable", "check_form", "first_rows", "is_table", "raw_of_frame", "read_raw"]
@@ -134,7 +135,7 @@ def first_rows(path: Path, most: int = 20) -> tuple[list[str], list[dict[str, An
         if _kind(path) == "text":
             file = read_text_file(path)
             records = (cells for _, cells in _records(file, quotes=file.separator != "\t"))
-            names = [name.strip() for name in next(records, [])]
+            names = [plain_name(name) for name in next(records, [])]
             return names, [dict(zip(names, cells, strict=False)) for cells in islice(records, most)]
     except (DataError, ValueError, TypeError, csv.Error):
         pass
@@ -150,7 +151,7 @@ def _read_text(path: Path, separator: str | None, encoding: str | None, quotes: 
     from pyarrow import csv as arrow_csv
 
     file = read_text_file(path, separator, encoding)
-    names = [name.strip() for name in _header(file, quotes)]
+    names = [plain_name(name) for name in _header(file, quotes)]
     if not names:
         raise DataError(f"{path} has 0 rows below its header; a header line and at least one row are expected")
     if len(names) > 1 and file.separator != " ":

@@ -16,6 +16,7 @@ from commonground.counted import counted
 from commonground.data.arrays import Preprocess
 from commonground.data.tables.kinds import Reading
 from commonground.errors import ConfigError, DataError
+from commonground.name_lists import plain_name
 from commonground.quoting import quoted
 
 __all__ = ["ColumnSchema", "TableSchema", "one_sided"]
@@ -84,6 +85,17 @@ class ColumnSchema:
             return []
         cycles = ("year", "week", *(("day",) if self.times else ()))
         return [f"{self.name}: {wave} of {cycle}" for cycle in cycles for wave in ("sine", "cosine")]
+
+
+def _plainly_named(values: dict[str, Any]) -> dict[str, Any]:
+    """A schema's values, its columns named as tables' are; earlier versions took names as a file has them."""
+    for name in ("targets", "ids", "beside", "filled"):
+        values[name] = [plain_name(one) for one in values.get(name, ())]
+    values["features"] = [{**one, "name": plain_name(one["name"])} for one in values["features"]]
+    values["dropped"] = {plain_name(one): why for one, why in values.get("dropped", {}).items()}
+    if values.get("client_column"):
+        values["client_column"] = plain_name(values["client_column"])
+    return values
 
 
 def one_sided(few: Mapping[str, Any]) -> str:
@@ -267,7 +279,7 @@ class TableSchema:
             DataError: it is no schema.
         """
         try:
-            values = dict(json.loads(text))
+            values = _plainly_named(dict(json.loads(text)))
             if values.pop("format") != _FORMAT:
                 raise ValueError("another version wrote it")
             columns = tuple(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -12,6 +13,7 @@ from commonground.data.tables.dates import date_numbers
 
 __all__ = ["one_spelling", "places_of", "spelt_like", "spelt_twice"]
 
+_NO_WIDTH = dict.fromkeys(map(ord, "\u200b\u200c\u200d\u2060\ufeff\u00ad"))
 _WHOLE = re.compile(r"-?(0|[1-9]\d{0,30})(\.0)?")
 _FRACTION = re.compile(r"-?\d+\.(?!0$)\d+")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
@@ -88,6 +90,11 @@ def _all_whole(words: Iterable[str]) -> bool:
     return not any(_FRACTION.fullmatch(word) for word in words)
 
 
+def _seen(word: str) -> str:
+    """What a reader sees of a word: letters with marks as one character each, without characters of no width."""
+    return unicodedata.normalize("NFC", word).translate(_NO_WIDTH)
+
+
 def _spelt(words: Sequence[str], whole: bool) -> list[object]:
     """What each word is, however it is spelt: a whole number (where all are), a day, or a word in small letters.
 
@@ -103,5 +110,5 @@ def _spelt(words: Sequence[str], whole: bool) -> list[object]:
         elif np.isfinite(day := days.get(place, np.nan)):
             spelt.append(("day", float(day)))
         else:
-            spelt.append(word.lower())
+            spelt.append(word.lower() if word.isascii() else _seen(word).lower())
     return spelt

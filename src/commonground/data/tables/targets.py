@@ -53,6 +53,12 @@ class Targets:
         written = zip(self.names, self.decimals, self.affixes, strict=False)
         return {name: Reading("number", decimal, affix=affix) for name, decimal, affix in written}
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about units that the numbers of targets have beside them."""
+        units = zip(self.names, self.affixes, strict=False)
+        return tuple(f"{name}: numbers with {quoted(affix)}, read as numbers" for name, affix in units if affix)
+
     def strange(self, training: npt.NDArray[np.bool_], tests: npt.NDArray[np.bool_], *, known: bool = False) -> str:
         """What is odd about classes: test rows of those that no training row has, two that are spelt differently and
         alike in all else; or about several numbers, of which one is much larger. Empty if there is nothing.
