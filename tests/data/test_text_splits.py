@@ -150,6 +150,8 @@ def test_clients_called_as_nothing_is_are_told(tmp_path: Path) -> None:
 def test_texts_have_no_other_task(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="are texts, which are for classification, not for regression"):
         load(table(tmp_path), task="regression")
+    with pytest.raises(ConfigError, match="are texts, which are for classification, not for multilabel"):
+        load(table(tmp_path), label="red,large", task="multilabel")
 
 
 def test_a_time_column_that_is_missing_is_named(tmp_path: Path) -> None:

@@ -78,9 +78,19 @@ def load_source(
     asked = ReadRequest(data_directory(data_dir), download, seed, label, client_column, task, options, schema, owner)
     kind = kind_of(name).as_read(tokenizer, asked)
     kind.check(asked, tokenizer)
+    if kind.only_task is not None:  # before it is looked for columns that such data do not have
+        _check_task(name, task, kind.only_task, kind.texts)
     read = kind.load(asked)
-    if task not in (None, read.task.name):
-        what = "" if isinstance(read, Source) else "texts, which are "
-        near = meant(task, [read.task.name])
-        raise ConfigError(f"the data '{name}' are {what}for {read.task.name}, not for {task}{near}")
+    _check_task(name, task, read.task.name, not isinstance(read, Source))
     return read if isinstance(read, Source) else tokenised(read, tokenizer, max_length, vocab_size)
+
+
+def _check_task(name: str | os.PathLike[str], asked: str | None, own: str, texts: bool) -> None:
+    """Refuse a task that data are not for.
+
+    Raises:
+        ConfigError: names both.
+    """
+    if asked not in (None, own):
+        what = "texts, which are " if texts else ""
+        raise ConfigError(f"the data '{name}' are {what}for {own}, not for {asked}{meant(asked, [own])}")

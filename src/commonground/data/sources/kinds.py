@@ -67,6 +67,7 @@ class DataKind(ABC):
         columns: whether there are columns to drop, read or split by.
         targets: whether the target is a column that may have any name.
         resized: whether pictures can be made of one size.
+        only_task: what such data are for, where that is known before they are read.
         otherwise: what whoever names no tokenizer may have meant.
         partition: the partition used when the user names none.
     """
@@ -77,6 +78,7 @@ class DataKind(ABC):
     columns: ClassVar[bool] = False
     targets: ClassVar[bool] = False
     resized: ClassVar[bool] = False
+    only_task: ClassVar[str | None] = None
     otherwise: ClassVar[str] = ""
     partition: str = "iid"
 
@@ -216,6 +218,7 @@ class TextTable(DataKind):
 
     texts = needs_tokenizer = takes_tokenizer = True
     columns = targets = True
+    only_task = "classification"
     otherwise = "; if it is a table of numbers and categories, name its target (--target, in Python target=…)"
 
     def as_read(self, tokenizer: Any, asked: ReadRequest | None = None) -> DataKind:
