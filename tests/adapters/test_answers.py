@@ -99,7 +99,7 @@ def test_answers_that_a_file_holds_are_judged(place: Path, tmp_path: Path, capsy
         asked = alpaca_prompt(row["instruction"], row.get("input", ""))
         prompt = tokenizer(asked, add_special_tokens=False)["input_ids"]
         ids = tokenizer(row["output"], add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
-        prompt = prompt[-(run.trained.longest_text(128) - len(ids)) :]  # whose beginning is cut
+        prompt = prompt[-(run.trained.longest_text - len(ids)) :]  # whose beginning is cut
         with torch.no_grad():
             scores = model.base(input_ids=torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
         answer = torch.tensor(ids)

@@ -62,7 +62,7 @@ def newcomers(
     by_column = "client_column" in settings or dealt.startswith("column")
     tokens = reading(run.config, data)
     if tokens:
-        tokens["max_length"] = run.trained.longest_text(tokens["max_length"])
+        tokens["max_length"] = run.trained.longest_text
     new = load_data(
         data or run.config.data,
         clients or (None if by_column else run.trained.clients),

@@ -130,7 +130,9 @@ def _hit(config: Any, model: AdaptedModel) -> set[str]:
     return {name for name in modules if check_target_module_exists(config, name)}
 
 
-def write_merged(folder: Path, model: AdaptedModel, values: Tensors, class_names: Sequence[str] = ()) -> None:
+def write_merged(
+    folder: Path, model: AdaptedModel, values: Tensors, class_names: Sequence[str] = (), pad_token: int | None = None
+) -> None:
     """Write a plain transformers model whose weights hold the update; they keep the base's number type.
 
     Args:
@@ -138,9 +140,10 @@ def write_merged(folder: Path, model: AdaptedModel, values: Tensors, class_names
         model: the adapted model; it is as before afterwards.
         values: its tensors by name.
         class_names: what the model's configuration calls the classes; those of the base if empty.
+        pad_token: what its configuration calls the token for padding; the base's if None.
     """
     transformers: Any = importlib.import_module("transformers")
-    with merged(model, values), _named(model, class_names), warnings.catch_warnings():
+    with merged(model, values), _named(model, class_names, pad_token), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about generation settings of the base, which are not ours
         before = transformers.logging.get_verbosity()
         transformers.logging.set_verbosity_error()
@@ -151,19 +154,21 @@ def write_merged(folder: Path, model: AdaptedModel, values: Tensors, class_names
 
 
 @contextmanager
-def _named(model: AdaptedModel, class_names: Sequence[str]) -> Iterator[None]:
-    """While open, the base's configuration has these names of classes."""
+def _named(model: AdaptedModel, class_names: Sequence[str], pad_token: int | None) -> Iterator[None]:
+    """While open, the base's configuration has these names of classes, and this token for padding."""
     if not (model.head_names and class_names):
         yield
         return
     config = model.config
-    before = config.id2label, config.label2id
+    own = getattr(config, "pad_token_id", None)
+    before = config.id2label, config.label2id, own
     config.id2label = dict(enumerate(class_names))
     config.label2id = {name: number for number, name in enumerate(class_names)}
+    config.pad_token_id = own if pad_token is None else pad_token
     try:
         yield
     finally:
-        config.id2label, config.label2id = before
+        config.id2label, config.label2id, config.pad_token_id = before
 
 
 @contextmanager

@@ -47,6 +47,7 @@ from commonground.models import (
     start_of,
     vocab_size_of,
 )
+from commonground.models.adapted import AdaptedModel
 from commonground.tasks import OwnLoss, OwnMetric, Rank
 from commonground.user_code import check_code, check_takes, is_code, load_object
 
@@ -149,6 +150,21 @@ def _check_length(config: RunConfig, data: FederatedDataset) -> None:
         raise ConfigError(
             f"model.max_length is {asked!r}, and the texts of {data.name} were cut to {cut} tokens when they were "
             "read: load_data(…, max_length=…) says it of them"
+        )
+
+
+def _check_places(config: RunConfig, data: FederatedDataset, network: nn.Module) -> None:
+    """Refuse texts of more tokens than a pretrained model has places for, whatever its tokenizer says.
+
+    Raises:
+        ConfigError: says how many it has, and how texts are cut to them.
+    """
+    most = network.places if isinstance(network, AdaptedModel) and data.tokens else None
+    longest = max((int(x[:, 0, 1].max(initial=0)) for x in (data.x_train, data.x_test)), default=0) if most else 0
+    if most is not None and longest > most:
+        raise ConfigError(
+            f"the texts of {data.name} have up to {longest} tokens, and the model '{config.model}' reads at most "
+            f"{most}: cut them with --set model.max_length={most}"
         )
 
 
@@ -273,6 +289,7 @@ def prepare_setup(
             f"the tokenizer of {data.name} gives token {data.vocabulary - 1}, but the model '{config.model}' knows "
             f"only {vocabulary} tokens"
         )
+    _check_places(config, data, network)
     setup = build_setup(config, data, network, groups, algorithm, first, _own_loss(config, loss), metrics)
     return with_noise_found(replace(setup, init_from=begun), federation)
 

@@ -41,6 +41,7 @@ from commonground.models import (
     reset_counters,
     tensors_of,
 )
+from commonground.models.adapted import AdaptedModel
 from commonground.name_lists import names_in
 from commonground.tasks import Task
 from commonground.user_code import failing_as, is_code, untrusted
@@ -270,9 +271,14 @@ class Trained:
         glue = TASKS.get(self.config.data)
         return told if told or glue is None else (glue.first[0], *glue.second[:1])
 
-    def longest_text(self, usual: int) -> int:
-        """Tokens to which the run's texts were cut; ``usual`` where that is not known."""
-        return int(self.split.get("max_length", usual))
+    @property
+    def longest_text(self) -> int:
+        """Most tokens of a text that are read: those to which the run's texts were cut, where that is known, and no
+        more than its model, one of ``hf:``, has places for.
+        """
+        network = self.network
+        assert isinstance(network, AdaptedModel)
+        return min(int(self.split.get("max_length", network.longest)), network.longest)
 
     def check_texts(self, columns: int, origin: str) -> None:
         """Refuse pairs of texts where the run was trained on single ones, and the other way round.

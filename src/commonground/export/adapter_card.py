@@ -13,6 +13,7 @@ from commonground.algorithms.federated_lora import FederatedLoRA
 from commonground.data.text.prompts import alpaca_prompt
 from commonground.engine.run import Run
 from commonground.export.about import rounding, rounds_of, whose
+from commonground.export.reading import Reading, token_inputs
 from commonground.models.adapted import AdaptedModel
 
 __all__ = ["model_card"]
@@ -24,17 +25,17 @@ _HEADS = {
 }
 
 
-def model_card(run: Run, model: AdaptedModel, client: int | None, factors: Factors | None, *, untrained: bool) -> str:
+def model_card(run: Run, reading: Reading, client: int | None, factors: Factors | None, *, untrained: bool) -> str:
     """A README.md.
 
     Args:
         run: the run.
-        model: its model.
+        reading: its model, and how texts become that model's inputs.
         client: whose model it is; None for the global one.
         factors: what was written, or None for merged weights.
         untrained: whether the task head in the folder is none of the run.
     """
-    trained, config, options = run.trained, run.config, model.options
+    trained, config, model, options = run.trained, run.config, reading.model, reading.model.options
     summary = run.summary
     local = Path(model.location).is_dir()
     base = Path(model.location).resolve().name if local else model.location
@@ -67,15 +68,12 @@ def model_card(run: Run, model: AdaptedModel, client: int | None, factors: Facto
     ]
     facts += rounding(config)
     if model.auto_class != "CausalLM":
-        most = trained.longest_text(options.max_length)
-        facts.append(("texts are cut as by", f"tokenizer(texts, truncation=True, max_length={most})"))
+        facts.append(("texts are cut as by", f"tokenizer(texts, truncation=True, max_length={reading.longest})"))
     if factors is not None and factors.recovered:
         facts.append(("factors", f"of rank {factors.rank}, recovered from the sum of products that the method merges"))
     rows = "\n".join(f"| {name} | {str(value).replace('|', '/')} |" for name, value in facts)
-    return (
-        f"{_front(base, local, factors)}\n# {_title(client, factors)}\n\n{_use(model, classes, factors, untrained)}\n\n"
-        + (f"| | |\n|---|---|\n{rows}\n")
-    )
+    use = _use(reading, classes, factors, untrained)
+    return f"{_front(base, local, factors)}\n# {_title(client, factors)}\n\n{use}\n\n| | |\n|---|---|\n{rows}\n"
 
 
 def _front(base: str, local: bool, factors: Factors | None) -> str:
@@ -97,15 +95,24 @@ def _own_labels(model: AdaptedModel) -> int:
     return int(transformers.AutoConfig.from_pretrained(model.location).num_labels)
 
 
-def _use(model: AdaptedModel, classes: int, factors: Factors | None, untrained: bool) -> str:
+def _use(reading: Reading, classes: int, factors: Factors | None, untrained: bool) -> str:
+    model = reading.model
     name = f"Auto{'' if factors is None else 'Peft'}ModelFor{model.auto_class}"
     more = ""
     if factors is not None and model.head_names and classes != _own_labels(model):
         more = f", num_labels={classes}, ignore_mismatched_sizes=True"  # the base's own head has other labels
     package = "transformers" if factors is None else "peft"
-    text = f"```python\nfrom {package} import {name}\n\nmodel = {name}.from_pretrained(folder{more})\n```"
+    begin, load = f"from {package} import {name}\n", f"model = {name}.from_pretrained(folder{more})\n"
     if model.auto_class == "CausalLM":
-        text += "\n\n" + _asked()
+        text = f"```python\n{begin}\n{load}```\n\n{_asked(reading)}"
+    elif reading.tokenizer is None:
+        text = f"```python\n{begin}\n{load}```"
+    else:
+        code = f"{begin}from transformers import AutoTokenizer\n\n{load}{reading.lines('pt')}"
+        if factors is not None and model.pad_token is None:  # a merged model's own config says it
+            code += "model.config.pad_token_id = tokenizer.pad_token_id  # by which its head knows where a text ends\n"
+        code += f"logits = model(**{{name: read[name] for name in {list(token_inputs(model))}}}).logits"
+        text = f"```python\n{code}\n```\n\n`texts` is a list of texts; of pairs: `tokenizer(firsts, seconds, …)`."
     if untrained:
         text += (
             "\n\n**The task head in this folder is untrained**: every client has its own. Train it on your own data, "
@@ -114,14 +121,14 @@ def _use(model: AdaptedModel, classes: int, factors: Factors | None, untrained: 
     return text
 
 
-def _asked() -> str:
+def _asked(reading: Reading) -> str:
     """How a model that writes answers is asked, as in training: another prompt may get answers that are much worse."""
     alone, more = alpaca_prompt("{instruction}"), alpaca_prompt("{instruction}", "{input}")
     return (
         "Training and `commonground predict` put an instruction to it in this form, Alpaca's with a line break at its "
         f"end:\n\n```text\n{alone}```\n\nand with an input:\n\n```text\n{more}```\n\n"
         "```python\nfrom transformers import AutoTokenizer\n\n"
-        "tokenizer = AutoTokenizer.from_pretrained(folder)\n"
+        f"tokenizer = AutoTokenizer.from_pretrained({reading.where})\n"
         f"prompt = {alone!r}.format(instruction=instruction)\n"
         'asked = tokenizer(prompt, return_tensors="pt")\n'
         'ids = asked["input_ids"]\n'

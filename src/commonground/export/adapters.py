@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from commonground.adapters import copy_tokenizer, peft_factors, write_adapter, write_merged
+from commonground.adapters import peft_factors, write_adapter, write_merged
 from commonground.algorithms import Tensors
 from commonground.engine.run import Run, as_run
 from commonground.errors import ConfigError
 from commonground.export.adapter_card import model_card
 from commonground.export.folders import Exported, Head, check_free, parts_of, whole
+from commonground.export.reading import Reading, reading_of
 from commonground.models import tensors_of
 from commonground.models.adapted import AdaptedModel
 
@@ -58,8 +59,10 @@ def export_adapter(
     parts = parts_of(run.trained, client)
     _values(run, model, parts[0][1])  # refuses before anything is written
 
+    reading = reading_of(run, model)
+
     def write(folder: Path) -> list[Exported]:
-        return [_write_one(run, model, folder / name, number, merge) for name, number in parts]
+        return [_write_one(run, reading, folder / name, number, merge) for name, number in parts]
 
     done = whole(target, write)
     return [Exported(target / name, e.client, e.head, e.bytes) for (name, _), e in zip(parts, done, strict=True)]
@@ -82,15 +85,16 @@ def _values(run: Run, model: AdaptedModel, client: int | None) -> tuple[Tensors,
     return {**values, **{name: state[name] for name in (*lacking, *frozen)}}, kind
 
 
-def _write_one(run: Run, model: AdaptedModel, folder: Path, client: int | None, merge: bool) -> Exported:
+def _write_one(run: Run, reading: Reading, folder: Path, client: int | None, merge: bool) -> Exported:
     folder.mkdir(exist_ok=True)
+    model = reading.model
     values, head = _values(run, model, client)
     factors = None if merge else peft_factors(model, values)
     if factors is None:
-        write_merged(folder, model, values, run.trained.split["class_names"])
+        write_merged(folder, model, values, run.trained.split["class_names"], reading.pad_token)
     else:
         write_adapter(folder, model, values, factors)
-    copy_tokenizer(model, folder)
-    card = model_card(run, model, client, factors, untrained=head == "untrained")
+    reading.write(folder)
+    card = model_card(run, reading, client, factors, untrained=head == "untrained")
     (folder / "README.md").write_text(card, "utf-8")
     return Exported(folder, client, head, sum(file.stat().st_size for file in folder.glob("*.safetensors")))

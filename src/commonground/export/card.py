@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from pathlib import Path
 
 from commonground.data.tables.schema import TableSchema
 from commonground.engine.run import Run
 from commonground.export.about import graph_dtype, rounding, rounds_of, whose
-from commonground.export.texts import token_inputs
-from commonground.models.adapted import AdaptedModel
+from commonground.export.reading import Reading, token_inputs
 from commonground.registration import is_ours
 from commonground.user_code import is_code
 
 __all__ = ["card"]
 
 
-def card(run: Run, client: int | None, format: str, schema: TableSchema | None) -> str:
+def card(run: Run, client: int | None, format: str, schema: TableSchema | None, reading: Reading | None = None) -> str:
     """A README.md: facts of the run, and nothing of its data.
 
     Args:
@@ -24,6 +22,7 @@ def card(run: Run, client: int | None, format: str, schema: TableSchema | None) 
         client: whose model it is; None for the global one.
         format: ``safetensors``, ``onnx`` or ``torch``.
         schema: of a table, as it travels.
+        reading: of texts, how they become inputs.
     """
     trained = run.trained
     outputs = ", ".join(trained.task.columns(trained.split["class_names"])[:12])
@@ -40,24 +39,14 @@ def card(run: Run, client: int | None, format: str, schema: TableSchema | None) 
     more = ["config.json: how samples and outputs are read."]
     if schema is not None:
         more.append("schema.json: the table's columns by name, and how their cells become the model's inputs.")
-    return (
-        "# A model trained by federated learning\n\n"
-        f"{_use(run, client, format, schema)}\n\n{' '.join(more)}\n\n| | |\n|---|---|\n{rows}\n"
-    )
+    use = _use(run, client, format, schema) if reading is None else _use_of_texts(reading, format)
+    return f"# A model trained by federated learning\n\n{use}\n\n{' '.join(more)}\n\n| | |\n|---|---|\n{rows}\n"
 
 
-def _use_of_texts(run: Run, model: AdaptedModel, format: str) -> str:
+def _use_of_texts(reading: Reading, format: str) -> str:
     """Tokens are told apart by nothing but their places, and tokenizers give them in other ones."""
-    names, most = list(token_inputs(model)), run.trained.longest_text(model.options.max_length)
-    where = "folder" if Path(model.location).is_dir() else f'"{model.location}"'
-    begin = (
-        "from transformers import AutoTokenizer\n\n"
-        f"tokenizer = AutoTokenizer.from_pretrained({where})\n"
-        f"read = tokenizer(texts, truncation=True, max_length={most}, padding=True, "
-        f'return_tensors="{"np" if format == "onnx" else "pt"}")\n'
-    )
-    if "token_type_ids" in names:
-        begin += 'read = {"token_type_ids": 0 * read["input_ids"], **read}  # which some tokenizers leave out\n'
+    names = list(token_inputs(reading.model))
+    begin = f"from transformers import AutoTokenizer\n\n{reading.lines('np' if format == 'onnx' else 'pt')}"
     if format == "onnx":
         code = (
             f"import onnxruntime\n{begin}"
@@ -72,14 +61,11 @@ def _use_of_texts(run: Run, model: AdaptedModel, format: str) -> str:
         )
     return (
         f"```python\n{code}\n```\n\nIt takes tokens (int64 [n, length]) in the order {', '.join(names)}, of a list of "
-        f"texts; of pairs: `tokenizer(firsts, seconds, …)`. Texts are cut to {most} tokens, as in the run."
+        f"texts; of pairs: `tokenizer(firsts, seconds, …)`. Texts are cut to {reading.longest} tokens, as in the run."
     )
 
 
 def _use(run: Run, client: int | None, format: str, schema: TableSchema | None) -> str:
-    network = run.trained.network
-    if isinstance(network, AdaptedModel):
-        return _use_of_texts(run, network, format)
     shape = ", ".join(map(str, run.trained.format.sample_shape))
     kind = "as they are stored" if format == "safetensors" else f"as {graph_dtype(run.trained)}"
     inputs = f"samples [n, {shape}] {kind}, not scaled" if shape else "the arrays by name, not scaled"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ NOISE = "feature noise"
 
 # Largest difference between an ONNX file's outputs and the model's, of what the outputs are in size.
 TOLERANCE = 1e-5
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # as terminals are told them
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,14 @@ def _check(said: np.ndarray[Any, Any], model: Traced) -> None:
         raise ModelError(f"what was written differs from the model by {off:.1e} of its outputs' size")
 
 
+def _cause(error: BaseException) -> str:
+    """What was in the way, in a line: an exporter says it last, below its own words and their colours."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = (line.strip() for line in _COLOURS.sub("", str(error)).splitlines())
+    return next(filter(None, lines), type(error).__name__)
+
+
 @contextmanager
 def _told(what: str) -> Iterator[None]:
     """Exporters fail in many ways and talk much: one sentence, and quiet."""
@@ -149,8 +160,9 @@ def _told(what: str) -> Iterator[None]:
     except (ConfigError, ModelError, OSError):
         raise
     except Exception as error:
-        first = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise ModelError(f"the model cannot be written as {what} ({first[:200]}); take --format safetensors") from error
+        raise ModelError(
+            f"the model cannot be written as {what} ({_cause(error)[:200]}); take --format safetensors"
+        ) from error
     finally:
         for logger, level in zip(loggers, before, strict=True):
             logger.setLevel(level)

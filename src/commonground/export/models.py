@@ -10,7 +10,6 @@ from typing import Literal, get_args
 
 import torch
 
-from commonground.adapters import copy_tokenizer
 from commonground.engine.portable import PortableModel
 from commonground.engine.predictions import portable_model
 from commonground.engine.run import Run, as_run
@@ -20,6 +19,7 @@ from commonground.export.adapters import export_adapter
 from commonground.export.card import card
 from commonground.export.folders import Exported, check_free, parts_of, whole
 from commonground.export.formats import FORMATS, Traced, write_tensors
+from commonground.export.reading import Reading, reading_of
 from commonground.export.tables import travelling_schema
 from commonground.export.texts import traced_texts
 from commonground.models.adapted import AdaptedModel
@@ -76,24 +76,30 @@ def export_model(
         return export_adapter(run, target, client=client, merge=format != "peft")
     parts = parts_of(run.trained, client)
     run.trained.values_of(parts[0][1])
-    done = whole(target, lambda folder: [_write(run, folder / name, number, format) for name, number in parts])
+    network = run.trained.network
+    reading = reading_of(run, network) if isinstance(network, AdaptedModel) else None
+
+    def write(folder: Path) -> list[Exported]:
+        return [_write(run, folder / name, number, format, reading) for name, number in parts]
+
+    done = whole(target, write)
     return [Exported(target / name, e.client, e.head, e.bytes) for (name, _), e in zip(parts, done, strict=True)]
 
 
-def _write(run: Run, folder: Path, client: int | None, format: Format) -> Exported:
+def _write(run: Run, folder: Path, client: int | None, format: Format, reading: Reading | None) -> Exported:
     folder.mkdir(exist_ok=True)
     if format == "safetensors":
         model = _portable(run, client)
         weights = write_tensors(model.model, model.noise, folder)
     else:
         weights = FORMATS[format](_traced(run, client), folder)
-        if isinstance(run.trained.network, AdaptedModel):
-            copy_tokenizer(run.trained.network, folder)
+        if reading is not None:
+            reading.write(folder)
     schema = travelling_schema(run.trained, client)
     (folder / CONFIG).write_text(json.dumps(about(run, client, format, schema), indent=2) + "\n", "utf-8")
     if schema is not None:
         (folder / SCHEMA).write_text(schema.to_json(), "utf-8")
-    (folder / "README.md").write_text(card(run, client, format, schema), "utf-8")
+    (folder / "README.md").write_text(card(run, client, format, schema, reading), "utf-8")
     return Exported(folder, client, "trained", weights.stat().st_size)
 
 

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import copy
 
-import torch
 from torch import Tensor, nn
 
 from commonground.adapters import merged
-from commonground.data.inputs import Inputs
 from commonground.engine.run import Run
 from commonground.errors import ConfigError
 from commonground.export.formats import Traced
+from commonground.export.reading import token_inputs
 from commonground.models.adapted import AdaptedModel
+from commonground.models.adapted_kinds import pooling_by_mask
 from commonground.tasks import Task
 
-__all__ = ["token_inputs", "traced_texts"]
-
-
-def token_inputs(network: AdaptedModel) -> Inputs:
-    """Two texts of four tokens, as arrays by name in the order in which an exported program takes them."""
-    ids = torch.tensor([[5, 6, 7, 8], [6, 7, 8, 9]], device="cpu")
-    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    return inputs | network.segments(torch.zeros_like(ids))
+__all__ = ["traced_texts"]
 
 
 def traced_texts(run: Run, network: AdaptedModel, client: int | None) -> Traced:
@@ -45,4 +38,7 @@ class _Texts(nn.Module):
         self.eval()
 
     def forward(self, *samples: Tensor) -> Tensor:
-        return self.task.interpret(self.base(**dict(zip(self.names, samples, strict=True))).logits.float())
+        inputs = dict(zip(self.names, samples, strict=True))
+        with pooling_by_mask(self.base, inputs["attention_mask"]):
+            logits = self.base(**inputs).logits
+        return self.task.interpret(logits.float())

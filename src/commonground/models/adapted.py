@@ -139,9 +139,13 @@ class AdaptedModel(FrozenBaseModel):
     @property
     def longest(self) -> int:
         """Most tokens that are read, by the options and by the places that the base knows."""
-        places = getattr(self.config, "max_position_embeddings", None)
-        most = self.options.max_length
-        return most if places is None else min(most, int(places) - self._first_position)
+        return self.options.max_length if self.places is None else min(self.options.max_length, self.places)
+
+    @property
+    def places(self) -> int | None:
+        """Most tokens for which the base knows places; None where it does not say."""
+        known = getattr(self.config, "max_position_embeddings", None)
+        return None if known is None or known <= 0 else int(known) - self._first_position
 
     @property
     def pad_token(self) -> int | None:

@@ -14,7 +14,7 @@ from commonground.errors import ModelError
 from commonground.models.adapted import HEADS, AdaptedModel
 from commonground.models.lora import FoldedLinear, LoRALinear
 
-__all__ = ["AnsweringModel", "ClassifyingModel"]
+__all__ = ["AnsweringModel", "ClassifyingModel", "pooling_by_mask"]
 
 
 class ClassifyingModel(AdaptedModel):
@@ -25,10 +25,8 @@ class ClassifyingModel(AdaptedModel):
 
     def _new_head(self) -> list[str]:
         """Make the classifier's linear layers foldable; the names of its tensors in this module."""
-        name = next((n for n in HEADS if hasattr(self.base, n)), None)
-        if name is None:
-            raise ModelError(f"{type(self.base).__name__} has no task head named 'classifier' or 'score'")
-        self._head_name, head = name, getattr(self.base, name)
+        name = _head_name(self.base)
+        head = getattr(self.base, name)
         if isinstance(head, nn.Linear):
             setattr(self.base, name, FoldedLinear.of(head, self.fold))
         else:
@@ -43,35 +41,9 @@ class ClassifyingModel(AdaptedModel):
         return {"token_type_ids": marks} if getattr(self.config, "type_vocab_size", 0) > 1 else {}
 
     def _outputs(self, inputs: dict[str, Any], marks: Tensor) -> Tensor:
-        with self._pooling(inputs["attention_mask"]):
+        with pooling_by_mask(self.base, inputs["attention_mask"]):
             logits: Tensor = self.base(**inputs).logits
         return logits.to(self._dtype)
-
-    @contextlib.contextmanager
-    def _pooling(self, there: Tensor) -> Iterator[None]:
-        """While open, a head that answers by the last of a row's own tokens does so also where the model has no token
-        for padding, by which transformers would know it: no token is padding then, so that the last place counts, and
-        what stands at a row's end is put there.
-        """
-        if self.pad_token is not None:
-            yield
-            return
-        rows, ends = torch.arange(len(there), device=there.device), there.sum(1) - 1
-
-        def to_the_end(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor] | None:
-            hidden = args[0]
-            if hidden.ndim != 3:  # of one token already, or of all together
-                return None
-            return (torch.cat([hidden[:, :-1], hidden[rows, ends].unsqueeze(1)], 1),)
-
-        own = getattr(self.config, "pad_token_id", None)
-        handle = self.base.get_submodule(self._head_name).register_forward_pre_hook(to_the_end)
-        self.config.pad_token_id = -1
-        try:
-            yield
-        finally:
-            self.config.pad_token_id = own
-            handle.remove()
 
     def _looked_at(self, tokens: Tensor, there: Tensor) -> Tensor:
         looked = torch.zeros_like(there)
@@ -80,8 +52,7 @@ class ClassifyingModel(AdaptedModel):
             return looked
         # transformers' heads of this name pool the last token that is no padding
         real = there if self.pad_token is None else there & (tokens[..., 0] != self.pad_token)
-        rows, places = (torch.arange(size, device=there.device) for size in there.shape)
-        looked[rows, (places * real).argmax(1)] = True
+        looked[torch.arange(len(there), device=there.device), _last_of(real)] = True
         return looked
 
 
@@ -132,6 +103,52 @@ class AnsweringModel(AdaptedModel):
         looked[:, :-1] = (tokens[:, 1:, 1] == 1) & there[:, 1:]
         looked[:, 0] = True
         return looked
+
+
+@contextlib.contextmanager
+def pooling_by_mask(base: nn.Module, there: Tensor) -> Iterator[None]:
+    """While open, a head that answers by the last of a row's own tokens does so also where the model has no token for
+    padding, by which transformers would know it: no token is padding then, so that the last place counts, and what
+    stands at a row's end is put there.
+
+    Args:
+        base: a transformers classifier.
+        there: [n, L], its attention mask.
+    """
+    config: Any = base.config
+    own = getattr(config, "pad_token_id", None)
+    if own is not None and own >= 0:
+        yield
+        return
+    rows, places = (torch.arange(size, device=there.device) for size in there.shape)
+    ends, last = _last_of(there), (places == there.shape[1] - 1).unsqueeze(1)  # not cut and joined: exporters see sizes
+
+    def to_the_end(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor] | None:
+        hidden = args[0]
+        if hidden.ndim != 3:  # of one token already, or of all together
+            return None
+        return (torch.where(last, hidden[rows, ends].unsqueeze(1), hidden),)
+
+    handle = base.get_submodule(_head_name(base)).register_forward_pre_hook(to_the_end)
+    config.pad_token_id = -1
+    try:
+        yield
+    finally:
+        config.pad_token_id = own
+        handle.remove()
+
+
+def _head_name(base: nn.Module) -> str:
+    """What a classifier of transformers' calls its head."""
+    name = next((n for n in HEADS if hasattr(base, n)), None)
+    if name is None:
+        raise ModelError(f"{type(base).__name__} has no task head named 'classifier' or 'score'")
+    return name
+
+
+def _last_of(there: Tensor) -> Tensor:
+    """The last place of each row [n] at which [n, L] is true."""
+    return (torch.arange(there.shape[1], device=there.device) * there).argmax(1)
 
 
 def _ones(shape: tuple[int, int], row: Tensor, place: Tensor) -> Tensor:

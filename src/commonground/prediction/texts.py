@@ -167,7 +167,7 @@ def tokens_of(run: Run, texts: TextSamples, note: Callable[[str], None] | None =
     """
     run.trained.check_texts(1 if texts.second is None else 2, texts.origin)
     model = _pretrained(run.trained.network)
-    longest = run.trained.longest_text(model.options.max_length)
+    longest = run.trained.longest_text
     tokens = tokenize(texts, tokenizer or load_tokenizer(run.config.model), longest, vocab_size=vocab_size_of(model))
     if note is not None and (told := told_of_full(longest, tokens)):
         note(told)
@@ -189,11 +189,11 @@ def answer(run: Run, prompts: Sequence[str], client: int | None, max_new_tokens:
     if not run.trained.task.generative:
         raise ConfigError(f"{run.trained.where} classifies texts and does not answer")
     model = _pretrained(run.trained.model(client))
-    most = getattr(model.config, "max_position_embeddings", None)
+    most = model.places
     if most is not None and max_new_tokens >= most:
         raise ConfigError(f"--max-new-tokens is {max_new_tokens}, and the model reads at most {most} tokens in all")
     tokenizer = load_tokenizer(run.config.model)
-    longest = run.trained.longest_text(model.options.max_length)
+    longest = run.trained.longest_text
     room = longest if most is None else min(longest, most - max_new_tokens)
     tokens = prompt_tokens(prompts, tokenizer, max(3, room))
     made = greedy_answers(model, tokens, int(tokenizer.eos_token_id), max_new_tokens)
@@ -218,7 +218,7 @@ def judged(run: Run, path: Path, client: int | None) -> str:
     prompts, outputs = zip(*told, strict=True)
     samples = TextSamples(prompts, outputs, np.zeros(len(told), np.int64), origin=str(path), unit="object")
     trained, model = run.trained, _pretrained(run.trained.network)
-    most, tokenizer = trained.longest_text(model.options.max_length), load_tokenizer(run.config.model)
+    most, tokenizer = trained.longest_text, load_tokenizer(run.config.model)
     tokens = tokenize(samples, tokenizer, most, generative=True, vocab_size=vocab_size_of(model))
     metrics = {Metric(key, is_share(key)): value for key, value in _figures(trained, tokens, client).items()}
     said = ", ".join(f"{metric.name} {metric.show(value)}" for metric, value in metrics.items())

@@ -194,8 +194,8 @@ class TextRows(RowReader):
         named = named_rows(rows)
         _check_owner(named, self.schema, client)
         tokens = self._tokens(named)
-        most = trained.longest_text(tokens.shape[1] - 1)
-        full = (tokens[:, 0, 1] >= most) if "max_length" in trained.split else np.zeros(len(named), bool)
+        most = trained.longest_text
+        full = tokens[:, 0, 1] >= most
         told = f"fills the {most} tokens that are read; what is longer is cut"
         known = dict.fromkeys(self.columns)
         others = [[name for name in row if name not in known] for row in named]
