@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 
 from commonground.engine.state.tokens import ENROL, Enrolment, Tokens
 from commonground.errors import RunError
-from commonground.serve.bodies import Added, Examples, Health, Predictions, RowsBody, Said
+from commonground.serve.bodies import Added, Examples, Health, Predictions, RowsBody, Said, Utf8Route
 from commonground.serve.models import RunModels
 from commonground.serve.page import page
 from commonground.serve.refusals import REFUSALS, refuse_in_sentences
@@ -40,6 +40,7 @@ def make_app(models: RunModels, tokens: Tokens) -> FastAPI:
         tokens: given out for it.
     """
     app = FastAPI(title="CommonGround", version=version("commonground"), docs_url=None, redoc_url=None)
+    app.router.route_class = Utf8Route
     refuse_in_sentences(app)
     registry = CollectorRegistry()
     requests = Counter("commonground_requests", "Requests by path and status.", ["path", "status"], registry=registry)
@@ -80,17 +81,24 @@ def make_app(models: RunModels, tokens: Tokens) -> FastAPI:
     @app.middleware("http")
     async def watched(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
         began = time.perf_counter()
-        response = await refused(request) if request.method == "POST" else None
-        if response is None:
-            response = await call_next(request)
-        elif _may_be_discarded(request):
-            with suppress(TimeoutError, ClientDisconnect):
-                await asyncio.wait_for(_discard(request), SECONDS_TO_DISCARD)
+        try:
+            response = await refused(request) if request.method == "POST" else None
+            if response is None:
+                response = await call_next(request)
+            elif _may_be_discarded(request):
+                with suppress(TimeoutError, ClientDisconnect):
+                    await asyncio.wait_for(_discard(request), SECONDS_TO_DISCARD)
+        except Exception:  # whose answer is made further out
+            count(request, 500, began)
+            raise
+        count(request, response.status_code, began)
+        return response
+
+    def count(request: Request, status: int, began: float) -> None:
         asked = request.url.path  # also of one that no route has seen, being refused before
         path = asked if any(asked == getattr(route, "path", "") for route in app.routes) else "other"
-        requests.labels(path, str(response.status_code)).inc()
+        requests.labels(path, str(status)).inc()
         seconds.labels(path).observe(time.perf_counter() - began)
-        return response
 
     @app.get("/health")
     def health() -> Health:

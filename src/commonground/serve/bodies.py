@@ -2,11 +2,15 @@
 
 # Pydantic reads the annotations: they are evaluated here, not later.
 
+import json
+from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 
+from fastapi import HTTPException, Request, Response
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-__all__ = ["Added", "Examples", "Health", "Predictions", "RowsBody", "Said"]
+__all__ = ["Added", "Examples", "Health", "Predictions", "RowsBody", "Said", "Utf8Route"]
 
 MOST_ROWS = 10_000
 
@@ -30,6 +34,35 @@ class RowsBody(_Strict):
     """Rows to be judged: objects by column name for tables, lists of numbers otherwise."""
 
     rows: list[dict[str, Cell] | list[Any]] = Field(min_length=1, max_length=MOST_ROWS)
+
+
+class _Utf8Request(Request):
+    """A request whose JSON is UTF-8; Python would read UTF-16 and UTF-32 as well."""
+
+    async def json(self) -> Any:
+        """The body.
+
+        Raises:
+            HTTPException: it is no UTF-8.
+        """
+        try:
+            text = (await self.body()).decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise HTTPException(400, "the body is no UTF-8") from None
+        return json.loads(text)
+
+
+class Utf8Route(APIRoute):
+    """A door that takes JSON in UTF-8 alone."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """See FastAPI: what answers a request."""
+        answer = super().get_route_handler()
+
+        async def read_strictly(request: Request) -> Response:
+            return await answer(_Utf8Request(request.scope, request.receive))
+
+        return read_strictly
 
 
 class Said(BaseModel):

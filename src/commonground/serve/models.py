@@ -27,6 +27,7 @@ from commonground.quoting import quoted
 from commonground.serve.joining import Joining
 from commonground.serve.rows import SERVED, Row, reader_of
 from commonground.serve.tables import cell_kind
+from commonground.user_code import failing_as
 
 __all__ = ["Prediction", "RunModels"]
 
@@ -86,6 +87,7 @@ class RunModels:
         Raises:
             ConfigError: there is no such client.
             DataError: the rows are not of the training rows' form.
+            ModelError: the model fails.
         """
         (said,) = self._answers(client, [rows])
         if isinstance(said, Exception):
@@ -133,7 +135,7 @@ class RunModels:
             x, notes = self.rows.read(trained, rows, client, number)
         parts = []
         for start in range(0, len(rows), self.rows.at_once):
-            with self.rows.alone, torch.no_grad():
+            with self.rows.alone, torch.no_grad(), failing_as("the model's prediction failed"):
                 parts.append(model.predict(x[start : start + self.rows.at_once], "this service", device_of(trained)))
         said = np.concatenate(parts)
         ends = np.cumsum([0, *(len(each) for each in asked)])

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from commonground.errors import BusyError, CommonGroundError, RunError
+from commonground.errors import BusyError, CommonGroundError, ModelError, RunError
 from commonground.quoting import escaped, quoted
 
 __all__ = ["REFUSALS", "refuse_in_sentences"]
@@ -34,6 +34,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     413: {"model": Refused, "description": "too long a request"},
     415: {"model": Refused, "description": "a body that is not said to be JSON"},
     422: {"model": Refused, "description": "rows of another form, in a sentence"},
+    500: {"model": Refused, "description": "the model or the service fails"},
     503: {"model": Refused, "description": "the tokens or the run of this service cannot be read"},
 }
 
@@ -62,6 +63,16 @@ def refuse_in_sentences(app: FastAPI) -> None:
         logger.error("%s", error)  # its sentence names a folder of this host
         said = "the run of this service cannot be read, or has gone on; whoever runs the service finds why in its log"
         return JSONResponse({"detail": said}, 503)
+
+    @app.exception_handler(ModelError)
+    async def model_fails(request: Request, error: ModelError) -> JSONResponse:
+        logger.error("%s", error)  # its sentence names files of this host
+        said = "the model fails on these rows; whoever runs the service finds why in its log"
+        return JSONResponse({"detail": said}, 500)
+
+    @app.exception_handler(Exception)  # which the server logs
+    async def unforeseen(request: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"detail": "the service fails; whoever runs it finds why in its log"}, 500)
 
     @app.exception_handler(StarletteHTTPException)
     async def unread(request: Request, error: StarletteHTTPException) -> Response:

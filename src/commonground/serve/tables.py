@@ -40,7 +40,7 @@ def named_rows(rows: Sequence[Any]) -> list[Row]:
         if len(named[-1]) < len(row):
             names = [plain_name(name) for name in row]
             twice = next(name for name in names if names.count(name) > 1)
-            raise DataError(f"row {number}: every column needs its own name; {quoted(twice)} does not have one")
+            raise DataError(f"row {number} has the column {quoted(twice)} twice")
     return named
 
 
