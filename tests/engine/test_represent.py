@@ -76,6 +76,19 @@ def test_of_texts_in_their_order(tmp_path: Path) -> None:
     np.testing.assert_allclose(said.numpy(), run.predict(data.x_test, 0), atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["roberta", "llama"])
+def test_of_a_head_that_is_given_all_tokens_states(kind: str, tmp_path: Path) -> None:
+    """Then that of the token that it looks at: the first, or a text's last; the head says the same of it alone."""
+    data = token_data()
+    run = cg.train("lora", data, model=tiny_model(kind, tmp_path / kind), **SETTINGS)
+    shown = run.represent(data.x_test, 0)
+    assert shown.shape == (len(data.x_test), 16)
+    head = run.model(0).get_submodule("base.score" if kind == "llama" else "base.classifier")
+    with torch.no_grad():
+        said = head(torch.from_numpy(shown).unsqueeze(1)).reshape(len(shown), 2).softmax(1)
+    np.testing.assert_allclose(said.numpy(), run.predict(data.x_test, 0), atol=1e-6)
+
+
 def test_a_model_that_writes_answers_has_none(tmp_path: Path) -> None:
     data = token_data(language=True)
     run = cg.train("lora", data, model=tiny_model("llama-lm", tmp_path / "lm"), **SETTINGS)

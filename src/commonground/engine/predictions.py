@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from commonground.engine.portable import PortableModel, model_inputs
 from commonground.engine.trained import Trained
 from commonground.errors import ConfigError, ModelError
 from commonground.generators import keyed_generators
+from commonground.models.adapted_kinds import ClassifyingModel
 from commonground.models.behaviour import held_generators
 from commonground.models.heads import head_module, inputs_of
 from commonground.user_code import failing_as
@@ -71,14 +73,25 @@ def representation_of(trained: Trained, x: Given, client: int | None) -> npt.NDA
             f"{trained.where} has no representation to show: no single submodule of its model, applied to every "
             "sample, is the head"
         )
-    with inputs_of(head) as given:
-        _computed(trained, portable, x, client)
-    if trained.reads_text and any(one.ndim > 2 for one in given):
+    of_texts = portable.model if isinstance(portable.model, ClassifyingModel) else None
+    with inputs_of(head) as given, nullcontext(given) if of_texts is None else of_texts.states_for(head) as states:
+        said = _computed(trained, portable, x, client)
+    shown = torch.cat(states)
+    exact = trained.config.precision == "fp32" and trained.dtype.itemsize >= 4
+    picks = of_texts is not None and any(one.ndim > 2 for one in given)
+    if picks and not _answers_by(head, shown, said, 1e-3 if exact else 0.05):
         raise ModelError(
             f"{trained.where} has no representation to show: the head of {trained.config.model} is given the states of "
-            "all tokens, and picks one of them itself"
+            "all tokens, and answers by more than one of them"
         )
-    return torch.cat(given).to("cpu", trained.dtype).numpy()
+    return shown.to("cpu", trained.dtype).numpy()
+
+
+def _answers_by(head: torch.nn.Module, shown: Tensor, said: Tensor, error: float) -> bool:
+    """Whether a head that is given all tokens' states says the same of one alone."""
+    with torch.no_grad():
+        again = head(shown.unsqueeze(1).to(next(head.parameters()).dtype)).reshape(said.shape).to(said)
+    return torch.allclose(again, said, rtol=0, atol=error * float(said.abs().max()))
 
 
 def portable_model(trained: Trained, client: int | None, whose: int | None = None) -> PortableModel:

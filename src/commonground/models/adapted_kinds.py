@@ -45,6 +45,28 @@ class ClassifyingModel(AdaptedModel):
             logits: Tensor = self.base(**inputs).logits
         return logits.to(self._dtype)
 
+    @contextlib.contextmanager
+    def states_for(self, head: nn.Module) -> Iterator[list[Tensor]]:
+        """While open, what the head answers by [n, hidden] is added to the list, call by call: what it is given, and of
+        all tokens' states that of the one that it looks at.
+        """
+        shown: list[Tensor] = []
+        looked: list[Tensor] = []
+
+        def see(module: nn.Module, args: tuple[Any, ...], inputs: dict[str, Any]) -> None:
+            looked[:] = [self._looked_at(inputs["input_ids"].unsqueeze(-1), inputs["attention_mask"].bool())]
+
+        def show(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+            shown.append(args[0] if args[0].ndim == 2 else args[0][looked[0]])
+
+        # Before what moves states within a row, which is put there during each call.
+        handles = [self.base.register_forward_pre_hook(see, with_kwargs=True), head.register_forward_pre_hook(show)]
+        try:
+            yield shown
+        finally:
+            for handle in handles:
+                handle.remove()
+
     def _looked_at(self, tokens: Tensor, there: Tensor) -> Tensor:
         looked = torch.zeros_like(there)
         if not hasattr(self.base, "score"):
