@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 import commonground as cg
 from commonground.algorithms import Algorithm, Client, Server, Tensors, Update, registry
 from commonground.algorithms.base import unprefixed
+from commonground.algorithms.fedavg import FedAvg
 from commonground.algorithms.fedprox import FedProx
 from commonground.algorithms.fedrep import FedRep
 from commonground.algorithms.flute import FLUTE
@@ -578,6 +580,37 @@ def test_auto_computes_one_by_one_what_fails_for_several_clients_together() -> N
     with pytest.raises(ModelError, match="takes along 'before'"):
         weights(TakesAlong(), "batched")
     assert make_engine("auto", replace(setup, algorithm=FedRep())).remark == ""
+
+
+def test_what_looks_at_all_clients_at_once_is_not_computed_so() -> None:
+    """It fails nowhere: the length of one client's change is that of all, stacked."""
+
+    @own
+    class Shorter(FedAvg):
+        def client_update(self, client: Client, round: int) -> Tensors:
+            client.fit("all")
+            change = {name: value - client.received[name] for name, value in client.get("all").items()}
+            length = torch.sqrt(torch.stack([value.square().sum() for value in change.values()]).sum())
+            return client.send({name: client.received[name] + value / length for name, value in change.items()})
+
+    @own
+    class Longer(FedAvg):
+        """The same by the client's own verbs."""
+
+        def client_update(self, client: Client, round: int) -> Tensors:
+            client.fit("all")
+            change = {name: value - client.received[name] for name, value in client.get("all").items()}
+            shorter = client.scale(change, 1 / client.dot(change, change).sqrt())
+            return client.send({name: client.received[name] + value for name, value in shorter.items()})
+
+    setup = prepare_setup(RunConfig.make({"algorithm": "shorter", "data": "made"}), made(), net(), Shorter())
+    says = r"since shorter's client_update gives other numbers for two clients at once than for each alone \('[0-9]"
+    assert re.search(says, make_engine("auto", setup).remark)
+    with pytest.raises(ConfigError, match=f"{says}.*; or take --engine serial"):
+        make_engine("batched", setup)
+    assert make_engine("auto", replace(setup, algorithm=Longer())).remark == ""
+    assert make_engine("batched", replace(setup, algorithm=Longer())).name == "batched"
+    assert weights(Shorter(), "auto") == weights(Shorter(), "serial")
 
 
 @pytest.mark.parametrize(

@@ -5,23 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 
-from commonground.algorithms import Algorithm
 from commonground.engine.backends.base import Engine
 from commonground.engine.backends.batched import BatchedEngine
 from commonground.engine.backends.messages import MessageEngine
+from commonground.engine.backends.method_trial import cannot_be_stacked, without_advice
 from commonground.engine.backends.pooled import PooledEngine
 from commonground.engine.backends.processes import ProcessEngine, default_workers
 from commonground.engine.backends.serial import SerialEngine
 from commonground.engine.clients.stacking_trial import check_stackable
-from commonground.engine.held_parts import has_parts
 from commonground.engine.setup import Setup
 from commonground.errors import ConfigError, ModelError
-from commonground.quoting import escaped
-from commonground.registration import is_ours
 
 __all__ = ["EngineOf", "choose_engine", "make_engine"]
 
@@ -58,27 +54,11 @@ def _chosen(setup: Setup) -> tuple[str, str]:
         except (ModelError, ConfigError):
             pass
         else:
-            why = _fails_stacked(setup)
+            why = cannot_be_stacked(setup)
             if not why:
                 return "batched", ""
     workers = 1 if accelerated else setup.config.workers or default_workers()
     return "processes" if workers > 1 and sampled > 1 else "serial", why
-
-
-def _fails_stacked(setup: Setup) -> str:
-    """Why a user's own method cannot compute clients together, as a trial on two of them shows; empty if it can, and
-    for the methods of this library.
-    """
-    method = setup.algorithm
-    if is_ours(type(method)) or type(method).message_to is not Algorithm.message_to or has_parts(method):
-        return ""
-    clients = np.argsort(setup.data.train_sizes, kind="stable")[:2].tolist()  # whose round is short
-    try:
-        BatchedEngine(setup).train(1, sorted(clients), setup.initial_shared)
-    except Exception as error:  # whatever it is: one client after the other it may be right, or says so itself
-        said = escaped(_without_advice(error), 500)
-        return f"clients are not computed together, since {method.title}'s client_update fails so: {said}"
-    return ""
 
 
 def make_engine(name: str, setup: Setup, folder: Path | None = None) -> Engine:
@@ -103,6 +83,8 @@ def make_engine(name: str, setup: Setup, folder: Path | None = None) -> Engine:
         from commonground.engine.backends.ray_engine import RayEngine
 
         return RayEngine(setup)
+    if name == "batched" and not chosen and (why := cannot_be_stacked(setup, only_wrong=True)):
+        raise ConfigError(f"{why}; or take --engine serial")
     if threaded := name == "batched" and _is_threaded(setup):
         torch.set_num_threads(setup.config.threads * (setup.config.workers or default_workers()))
     engine: Engine
@@ -144,10 +126,5 @@ def _why_not_stacked(setup: Setup) -> str:
     try:
         check_stackable(setup)
     except (ModelError, ConfigError) as error:
-        return _without_advice(error)
+        return without_advice(error)
     return ""
-
-
-def _without_advice(error: Exception) -> str:
-    """What an error says, as far as its first semicolon: what may be done about it stands behind that."""
-    return str(error).partition(";")[0]
