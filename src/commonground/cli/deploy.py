@@ -55,7 +55,7 @@ folder_option = click.option(
 def deploy() -> None:
     """Train between real machines: each client's data stay on its own host, a server sees no sample.
 
-    What is carried is Flower's (the extra 'network'); docs/NETWORK.md says what leaves a client.
+    What is carried is Flower's (the extra 'network'); docs/trust/network.md says what leaves a client.
     """
     if find_spec("flwr") is None:  # importing it takes a while, and help does without
         raise ConfigError(f"deploy needs Flower: {pip_install('network')}")
