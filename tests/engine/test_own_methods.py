@@ -636,3 +636,60 @@ def test_annotations_that_say_nothing_to_others_are_a_methods_own_affair() -> No
         how: Callable[[int], int] = abs
 
     weights(WithAnything(what=Anything()), "serial", rounds=1)
+
+
+def test_settings_that_a_method_of_ones_own_passes_over_are_told(recwarn: pytest.WarningsRecorder) -> None:
+    """Its server sums by itself: nothing stood in the mean's place, and the run said that a median had."""
+
+    @own
+    class Sums(FedAvg):
+        def server_update(self, server: Server, updates: Sequence[Update], round: int) -> None:
+            for name in updates[0].tensors:
+                server.shared[name] = torch.stack([u.tensors[name] for u in updates]).mean(0)
+
+    weights(Sums(), "serial", aggregate="median", weighting="uniform")
+    told = [str(one.message) for one in recwarn if "has done nothing" in str(one.message)]
+    assert told == [
+        "--aggregate median has done nothing in this round: server_update of sums does not call server.mean, nor "
+        "server.aggregate or server.weights"
+    ]
+    recwarn.clear()
+    weights(FedAvg(), "serial", aggregate="median", weighting="uniform")
+
+    @own
+    class Asks(FedAvg):
+        def server_update(self, server: Server, updates: Sequence[Update], round: int) -> None:
+            server.shared.update(server.mean(updates))
+
+    weights(Asks(), "serial", aggregate="median", weighting="uniform")
+    assert not [one for one in recwarn if "done nothing" in str(one.message)]
+
+
+def test_an_observer_may_do_with_a_row_what_it_likes() -> None:
+    class Writes:
+        def round(self, row: Any) -> None:
+            row.clear()
+
+    run = cg.train(FedAvg(), made(), model=seeded(net), rounds=2, engine="serial", observer=Writes())  # type: ignore[arg-type]
+    assert [row["round"] for row in run.history] == [1, 2]
+
+
+def test_no_drift_is_told_of_bodies_where_changes_are_sent() -> None:
+    """What lay apart were the changes: of Fed-MTL's models, or of a method that says so itself."""
+
+    @own
+    class SendsChanges(FedAvg):
+        def client_update(self, client: Client, round: int) -> Tensors:
+            client.fit("all")
+            return client.send({name: v - client.received[name] for name, v in client.get("all").items()})
+
+        def change_of(self, received: Tensors, sent: Tensors, buffers: Any) -> Tensors:
+            return {name: torch.zeros_like(value) for name, value in sent.items()}
+
+        def server_update(self, server: Server, updates: Sequence[Update], round: int) -> None:
+            for name, change in server.mean(updates).items():
+                server.shared[name] = server.shared[name] + change
+
+    for method, told in ((FedAvg(), True), (SendsChanges(), False), (registry["fedmtl"](), False)):
+        run = cg.train(method, made(), model=seeded(net), rounds=1, engine="serial")
+        assert (run.history[0]["body_drift"] is not None) == told

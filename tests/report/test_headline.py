@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from commonground import train
+from commonground.cli import main
 from commonground.errors import ConfigError
 from commonground.report import write_run_report
 from commonground.report.format import show
@@ -91,3 +93,16 @@ def test_one_round_is_no_1_rounds(tmp_path: Path) -> None:
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
     assert "1 round," in page
     assert "1 rounds" not in page
+
+
+def test_the_worst_tenth_after_each_round_is_told_in_the_metric_that_rounds_tell(tmp_path: Path) -> None:
+    """Rounds have accuracies, whatever a comparison ranks by: they were drawn as log losses."""
+    given = ["--clients", "5", "--classes-per-client", "2", "--rounds", "3", "--seeds", "1", "--engine", "serial"]
+    assert main(["compare", "fedrep", "fedavg", *given, "--rank-by", "log_loss", "--out", str(tmp_path / "c")]) == 0
+    header, *rows = (tmp_path / "c" / "figures" / "worst-decile.csv").read_text().splitlines()
+    assert "10th percentile of accuracy" in header
+    assert "log loss" not in header
+    run = next((tmp_path / "c").glob("**/fedavg*/**/rounds.jsonl"))
+    worst = json.loads(run.read_text().splitlines()[-1])["worst_decile"]
+    (drawn,) = (row for row in rows if row.startswith("FedAvg,3,"))
+    assert float(drawn.split(",")[2]) == pytest.approx(worst)

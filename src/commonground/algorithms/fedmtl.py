@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -95,6 +95,10 @@ class FedMTL(Algorithm):
         after = client.get("all")
         client.keep(prefixed("own", after))
         return client.send({name: value - before[name] for name, value in after.items()})
+
+    def change_of(self, received: Tensors, sent: Tensors, buffers: Collection[str]) -> Tensors:
+        """What is sent is the change itself, of a client's own model."""
+        return {name: torch.zeros_like(value) for name, value in sent.items()}
 
     def server_update(self, server: Server, updates: Sequence[Update], round: int) -> None:
         """The mean model of all clients and, if it is learned, Ω."""

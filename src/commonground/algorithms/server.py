@@ -32,7 +32,7 @@ class Server:
         lr: this round's learning rate.
         weighting: ``uniform`` (as FedRep and FLUTE average) or ``samples`` (as FedAvg and FedPer do).
         buffers: names of shared tensors that are no parameters and have no gradient: BatchNorm's running statistics.
-        aggregate: how updates are combined; the mean, or what stands in its place (``--aggregate``).
+        has_aggregated, has_weighed: whether :attr:`aggregate` and :meth:`weights` were asked for.
     """
 
     def __init__(
@@ -56,7 +56,14 @@ class Server:
         self.weighting = weighting
         self.seed = seed
         self.buffers = frozenset(buffers)
-        self.aggregate = aggregate
+        self.has_aggregated = self.has_weighed = False
+        self._aggregate = aggregate
+
+    @property
+    def aggregate(self) -> Aggregate:
+        """How updates are combined; the mean, or what stands in its place (``--aggregate``)."""
+        self.has_aggregated = True
+        return self._aggregate
 
     def draw(self, purpose: str) -> float:
         """As :meth:`Client.draw`."""
@@ -75,6 +82,7 @@ class Server:
 
     def weights(self, updates: Sequence[Update]) -> list[float]:
         """Each update's share in a mean; they sum to 1."""
+        self.has_weighed = True
         weights = [float(u.samples) if self.weighting == "samples" else 1.0 for u in updates]
         total = sum(weights)
         return [weight / total for weight in weights]

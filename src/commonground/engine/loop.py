@@ -37,10 +37,10 @@ from commonground.engine.results import rounded
 from commonground.engine.run import Run
 from commonground.engine.sampling import sample_clients
 from commonground.engine.scores import Scores, mean_of, spread_of
-from commonground.engine.server_round import EXTREME, Growth, conclude, server_at
+from commonground.engine.server_round import EXTREME, Growth, conclude, passed_over, server_at
 from commonground.engine.setup import Setup
 from commonground.engine.state.folder import RunFolder
-from commonground.errors import ConfigError, NotFiniteError
+from commonground.errors import ConfigError, NotFiniteError, warn
 from commonground.precision import slow_precision
 from commonground.privacy import SecretNoise
 
@@ -116,6 +116,7 @@ class Loop:
         self.progress = Progress.of(setup)
         self.stopping = EarlyStopping(self.config, setup.rank, self.progress)
         self.keeper = Keeper(setup, folder, self.progress, observer, other_numerics)
+        self.told_of_settings = False
         self.growth: Growth | None = None  # the last round in which the shared tensors grew by far, if they still are
 
     def run(self) -> Run:
@@ -207,7 +208,7 @@ class Loop:
                 self.keeper.save(engine)  # they are code of the user's that the last test asks for the first time
             with self._told_of_growth():
                 row = self._round(engine, round)
-            self.observer.round(row)
+            self.observer.round(dict(row))
             if self._ends(row):
                 return
             if self.stopping.best == round:
@@ -245,7 +246,7 @@ class Loop:
         # 3. The server makes the new shared tensors of the answers, and replies to single clients; nothing counts that
         # is not finite and of the right shape.
         results, replies, figures = self._conclude(server, answers, round)
-        figures["body_drift"] = body_drift(self.setup, results)
+        figures["body_drift"] = body_drift(self.setup, results, progress.shared)
         if tested is not None:
             figures |= round_metrics(self.setup, results, progress.shared, server.shared, tested)
         # 4. The clients' new personal state counts. From here on they have what the round gave, whatever comes.
@@ -314,6 +315,9 @@ class Loop:
             # A method that writes into the server's tensors has spoilt them, and the last checkpoint stays as it is.
             progress.between |= versions != [value._version for value in kept]
             raise
+        if not self.told_of_settings and (said := passed_over(self.setup, server)):
+            warn(said)
+        self.told_of_settings = True
         still = self.growth if self.growth is not None and outcome.size > self.growth.size / EXTREME else None
         self.growth = outcome.growth or still
         if outcome.growth is not None:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from commonground.algorithms import Tensors
+from commonground.algorithms import Algorithm, Tensors
 from commonground.engine.backends.client_result import ClientResult
 from commonground.engine.evaluation import blocks_of, evaluate_block, run_with
 from commonground.engine.neural_collapse import nc2_metrics
@@ -41,13 +41,22 @@ def figure_names(metric: str) -> list[str]:
     return ["body_angle_mean", "body_angle_max", *local, "global_nc2", "local_nc2"]
 
 
-def body_drift(setup: Setup, results: Sequence[ClientResult]) -> float | None:
-    """Mean over participants of ‖φᵢ − φ̄‖ / ‖φ̄‖, φ̄ the participants' plain average; None where no body was sent, and
-    where the server hides single updates.
+def body_drift(setup: Setup, results: Sequence[ClientResult], before: Tensors) -> float | None:
+    """Mean over participants of ‖φᵢ − φ̄‖ / ‖φ̄‖, φ̄ the participants' plain average; None where no body was sent but a
+    change or a gradient, and where the server hides single updates.
+
+    Args:
+        setup: of the run.
+        results: of the participants.
+        before: the shared tensors that they were sent.
     """
-    if setup.hides_updates:
+    if setup.hides_updates or not results:
         return None
     names = setup.groups.trainable("body")
+    if type(setup.algorithm).change_of is not Algorithm.change_of:
+        start = setup.algorithm.change_of(before, results[0].update.tensors, setup.buffers)
+        if any(start[name] is not before.get(name) for name in names if name in start):
+            return None
     sent = [[r.update.tensors[n].detach().flatten() for n in names if n in r.update.tensors] for r in results]
     if not sent or not all(sent):
         return None

@@ -60,7 +60,7 @@ class Several:
     def round(self, row: Mapping[str, Any]) -> None:
         """See :class:`Observer`."""
         for observer in self._observers:
-            observer.round(row)
+            observer.round(dict(row))
 
     def note(self, text: str) -> None:
         """See :class:`Observer`."""

@@ -20,6 +20,7 @@ from commonground.engine.server_optimizer import step_server
 from commonground.engine.setup import Setup
 from commonground.errors import AggregateError, ModelError
 from commonground.quoting import escaped, quoted
+from commonground.registration import is_ours
 from commonground.suggest import meant
 from commonground.user_code import failing_as
 
@@ -85,6 +86,26 @@ def server_at(setup: Setup, shared: Tensors, memory: Tensors, round: int) -> Ser
         seed=config.seed,
         buffers=[name for name in setup.groups.names("all") if name in setup.buffers],
         aggregate=parse_aggregate(config.aggregate),
+    )
+
+
+def passed_over(setup: Setup, server: Server) -> str:
+    """What a user's own method has not asked the server for, though the run's settings are about it; empty if nothing.
+
+    Args:
+        setup: of the run.
+        server: after a round of it.
+    """
+    config, method = setup.config, setup.algorithm
+    if is_ours(type(method)):
+        return ""
+    idle = [f"--aggregate {config.aggregate}"] if config.aggregate != "mean" and not server.has_aggregated else []
+    idle += [f"--weighting {config.weighting}"] if config.weighting != "uniform" and not server.has_weighed else []
+    if not idle:
+        return ""
+    return (
+        f"{' and '.join(idle)} {'has' if len(idle) == 1 else 'have'} done nothing in this round: server_update of "
+        f"{method.title} does not call server.mean, nor server.aggregate or server.weights"
     )
 
 

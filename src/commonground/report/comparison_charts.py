@@ -73,7 +73,8 @@ def comparison_charts(comparison: ComparisonFiles, place: str, prefix: str) -> I
             y_label="loss",
             y_unit="number",
         )
-    for metric in extra_metrics([row for run in runs for row in run.rounds], headline):
+    own = runs[0].headline if runs else headline  # rounds tell in it, whatever the comparison ranks by
+    for metric in extra_metrics([row for run in runs for row in run.rounds], headline, own):
         lines = _lines(comparison.methods, methodcaller("curve", metric.key))
         yield LineChart(
             name=prefix + file_name(metric.key),

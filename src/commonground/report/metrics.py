@@ -84,7 +84,7 @@ _OF_BODIES = (
 
 
 def _judged(headline: Headline) -> tuple[ChartSpec, ...]:
-    """Columns in the unit of the headline metric."""
+    """Columns in the unit of the task's own metric."""
     up, name, unit = headline.higher_is_better, headline.name, unit_of(headline)
     reach, falls, below = ("exceed", "falls behind", "below") if up else ("stay below", "rises above", "above")
     return (
@@ -115,13 +115,22 @@ def _judged(headline: Headline) -> tuple[ChartSpec, ...]:
     )
 
 
-def extra_metrics(rounds: Iterable[Mapping[str, Any]], headline: Headline) -> list[ChartSpec]:
-    """The columns with numbers that have no figure yet, known ones first, at most MOST."""
+def extra_metrics(
+    rounds: Iterable[Mapping[str, Any]], headline: Headline, of_task: Headline | None = None
+) -> list[ChartSpec]:
+    """The columns with numbers that have no figure yet, known ones first, at most MOST.
+
+    Args:
+        rounds: rows of ``rounds.jsonl``.
+        headline: the metric that has a figure.
+        of_task: the one in which rounds tell of the worst tenth and of participants; None if it is the same.
+    """
     shown = _SHOWN | {headline.personal, headline.shared}
     if headline.counted != "classes":  # neural collapse is told of heads with one direction for each class
         shown |= {metric.key for metric in _OF_HEADS}
     keys = {key for row in rounds for key, value in row.items() if number(value) is not None} - shown
-    described = {metric.key: metric for metric in (*_OF_HEADS, *_judged(headline), *_OF_FACTORS, *_OF_BODIES)}
+    specs = (*_OF_HEADS, *_judged(of_task or headline), *_OF_FACTORS, *_OF_BODIES)
+    described = {metric.key: metric for metric in specs}
     known = [metric for key, metric in described.items() if key in keys]
     other = [_unknown(key) for key in sorted(keys - set(described))]
     return (known + other)[:MOST]
