@@ -18,6 +18,7 @@ from commonground.access import reason
 from commonground.errors import ConfigError, one_sentence
 from commonground.name_lists import listed
 from commonground.ranges import check_number
+from commonground.registration import is_ours
 from commonground.schedules import Schedule
 from commonground.suggest import meant, nearest
 
@@ -396,6 +397,21 @@ class RunConfig(BaseModel):
         if not isinstance(given, Mapping):
             return given
         return {key: value.tolist() if hasattr(value, "tolist") else value for key, value in given.items()}
+
+    @field_validator("partition", mode="before")
+    @classmethod
+    def _partition(cls, given: Any) -> Any:
+        """A partition object as the text that names it; a function of one's own has none that a run could be repeated
+        by.
+        """
+        if callable(given) and is_ours(type(given)):
+            return str(given)
+        if callable(given):
+            raise ValueError(
+                "a function of yours is given with the data, cg.load_data(…, partition=f), or by its file, "
+                "partition='file.py:f'"
+            )
+        return given
 
     @field_validator("target", "drop", "text_column", "kinds", mode="before")
     @classmethod

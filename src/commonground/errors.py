@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import warnings
 from collections.abc import Iterable
@@ -99,7 +100,9 @@ class CommonGroundWarning(UserWarning):
 def warn(text: str) -> None:
     """A warning of Python's at the line of the user's code that called this package, however deep in it we are."""
     ours, frame, level = Path(__file__).parent, sys._getframe(1), 2
-    while frame.f_back is not None and ours in Path(frame.f_code.co_filename).parents:
+    while frame.f_back is not None and (
+        ours in Path(frame.f_code.co_filename).parents or frame.f_code.co_filename == contextlib.__file__
+    ):
         frame, level = frame.f_back, level + 1
     warnings.warn(as_read(text), CommonGroundWarning, stacklevel=level)
 

@@ -168,3 +168,13 @@ def test_a_partition_in_a_file(tmp_path: Path) -> None:
 def test_partitions_that_are_none_are_refused(text: str, sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         cg.load_data("digits", clients=2, partition=text)
+
+
+def test_train_takes_partition_objects_and_says_where_functions_are_given() -> None:
+    settings: dict[str, Any] = {"clients": 4, "rounds": 1, "engine": "serial"}
+    by_object = cg.train("fedavg", "digits", partition=cg.Dirichlet(0.3), **settings)
+    assert by_object.config.partition == "dirichlet:0.3"
+    by_name = cg.train("fedavg", "digits", partition="dirichlet:0.3", **settings)
+    assert by_object.summary["weights_sha256"] == by_name.summary["weights_sha256"]
+    with pytest.raises(ConfigError, match=r"'partition' .* given with the data, cg.load_data\(…, partition=f\)"):
+        cg.train("fedavg", "digits", partition=lambda source, clients, seed: None, **settings)

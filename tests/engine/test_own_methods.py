@@ -693,3 +693,16 @@ def test_no_drift_is_told_of_bodies_where_changes_are_sent() -> None:
     for method, told in ((FedAvg(), True), (SendsChanges(), False), (registry["fedmtl"](), False)):
         run = cg.train(method, made(), model=seeded(net), rounds=1, engine="serial")
         assert (run.history[0]["body_drift"] is not None) == told
+
+
+@pytest.mark.parametrize("engine", ["serial", "batched", "messages"])
+def test_state_that_is_not_finite_at_the_start_is_its_hooks_doing(engine: str) -> None:
+    """The update of a client was blamed, which only passed it on."""
+
+    @own
+    class Spread(FedAvg):
+        def server_state(self, initial: Tensors) -> Tensors:
+            return {"by/spread": torch.log(-torch.ones(1))}
+
+    with pytest.raises(ModelError, match="server_state of spread gives for 'by/spread' a value that is not finite"):
+        weights(Spread(), engine)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from commonground.algorithms import Algorithm, Tensors
@@ -23,7 +24,7 @@ def tensors_given(algorithm: Algorithm, hook: str, given: object, of: str = "") 
         of: what they are of, for the message.
 
     Raises:
-        ModelError: they are something else.
+        ModelError: they are something else, or not finite where they are what a run begins with.
     """
     whose = f"{hook} of {algorithm.title} gives"
     if not isinstance(given, Mapping):
@@ -31,6 +32,9 @@ def tensors_given(algorithm: Algorithm, hook: str, given: object, of: str = "") 
     for name, value in given.items():
         if not isinstance(value, Tensor):
             raise ModelError(f"{whose}{of} for {quoted(str(name))} no tensor, but {what_is(value)}: {shown(value)}")
+        # What a round begins with: later whoever computes with it would be blamed.
+        if hook in ("client_state", "server_state") and value.device.type != "meta" and not torch.isfinite(value).all():
+            raise ModelError(f"{whose} for {quoted(str(name))} a value that is not finite")
     return dict(given)
 
 
