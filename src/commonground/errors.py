@@ -137,7 +137,7 @@ def _as_written(kind: str, given: object) -> str:
 def one_sentence(error: ValidationError, known: Iterable[str]) -> str:
     """The first thing that is wrong with a set of settings, of which these are known."""
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
+    where = str(first["loc"][0])  # behind it come places in a list, and which of several types was tried
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         names = list(known)
         if (likely := meant(where, names)) and len(names) > TOO_MANY:

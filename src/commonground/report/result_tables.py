@@ -47,10 +47,10 @@ def comparison_to_typeset(comparison: ComparisonFiles) -> TypesetTable:
         comparison.rounds,
     ]
     spread = f"mean ± standard deviation over {comparison.seeds} seeds" if comparison.seeds > 1 else "one seed"
-    over = f"{headline.title}: mean over clients, {spread}"
+    over = f"{headline.title} ({headline.better} is better): mean over clients, {spread}"
     worst = f"worst tenth: {headline.percentile} over clients"
     gone = "".join(f" {one['title']} diverged (seed {one['seed']})." for one in entry.get("diverged", []))
-    delta = "; Δ with the 95 % bootstrap interval of its mean over pairs on a client, p by Wilcoxon's test, Holm"
+    delta = "; Δ with the 95 % bootstrap interval of its mean over pairs of equal client and seed, p by Wilcoxon's test, Holm"
     caption = f"{', '.join(fact for fact in facts if fact)}. {over}; {worst}{delta if compared else ''}.{gone}"
     return TypesetTable(caption, heads, rows, frozenset(bold))
 
