@@ -81,6 +81,17 @@ def test_a_comparison_leaves_its_table(comparison_folder) -> None:
         assert html.escape(text) in page
 
 
+def test_other_metrics_are_a_table_of_their_own(comparison_folder) -> None:
+    """Beside the first they made one of twelve columns, wider than any page."""
+    page = write_report(comparison_folder).read_text("utf-8")
+    texts = [(comparison_folder / f"{name}.tex").read_text("utf-8") for name in ("table", "metrics")]
+    heads = [cells_of_latex(text.split("\\toprule\n")[1].splitlines()[0]) for text in texts]
+    assert len(heads[0]) <= 6
+    assert not {"Log loss", "AUC"} & {*heads[0]}
+    assert {"Log loss", "AUC"} <= {*heads[1]}
+    assert html.escape((comparison_folder / "metrics.md").read_text("utf-8")) in page
+
+
 def test_a_paper_s_table_has_a_row_for_each_method(reproduction_folder) -> None:
     cells = [
         {"column": column, "method": method, "paper": paper, "measured": 70 + i, "low": 69.25, "high": 72, "seeds": 2}

@@ -18,7 +18,7 @@ from commonground.report.comparison_tables import (
 from commonground.report.format import number, show, unit_of
 from commonground.report.gains import Gains, between_runs, gain_chart, gain_table
 from commonground.report.page import Page, escape
-from commonground.report.result_tables import comparison_to_typeset, copied, write_typeset
+from commonground.report.result_tables import comparison_to_typeset, copied, metrics_to_typeset, write_typeset
 from commonground.report.tuning import tuning_table
 
 __all__ = ["add_comparison", "write_comparison_report"]
@@ -26,7 +26,8 @@ __all__ = ["add_comparison", "write_comparison_report"]
 
 def write_comparison_report(folder: str | Path) -> Path:
     """Write ``report.html`` and ``figures/`` into a comparison's folder, from ``comparison.json`` and the runs beneath,
-    and the table of results as ``table.tex`` and ``table.md``.
+    the table of results as ``table.tex`` and ``table.md``, and of the task's other metrics as ``metrics.tex`` and
+    ``metrics.md``.
 
     Args:
         folder: of the comparison.
@@ -61,6 +62,8 @@ def write_comparison_report(folder: str | Path) -> Path:
     page.section("Settings and machine", "What the methods were run with, and the folder of each run.")
     page.add(settings_table(comparison))
     write_typeset(comparison_to_typeset(comparison), comparison.folder)
+    if (others := metrics_to_typeset(comparison)) is not None:
+        write_typeset(others, comparison.folder, "metrics")
     return page.write()
 
 
@@ -79,6 +82,8 @@ def add_comparison(page: Page, comparison: ComparisonFiles, prefix: str = "") ->
         page.note(f"{one['title']} diverged with seed {one['seed']} and has no figures.")
     page.add(copied(comparison_to_typeset(comparison)))
     page.add(metric_table(comparison, place))
+    if (others := metrics_to_typeset(comparison)) is not None:
+        page.add(copied(others))
     page.add(rows_table(comparison, place))
     page.add(difference_table(comparison, place))
     page.add(cost_table(comparison, place))

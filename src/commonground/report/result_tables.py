@@ -1,4 +1,4 @@
-"""The table of results to take into a paper or a repository: ``table.tex`` and ``table.md``, and both on the page."""
+"""Tables of results to take into a paper or a repository, as LaTeX and Markdown, in files and on the page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from commonground.report.format import number, show
 from commonground.report.page import escape, measured_cell
 from commonground.report.typeset import TypesetTable
 
-__all__ = ["cells_to_typeset", "comparison_to_typeset", "copied", "write_typeset"]
+__all__ = ["cells_to_typeset", "comparison_to_typeset", "copied", "metrics_to_typeset", "write_typeset"]
 
 
 def comparison_to_typeset(comparison: ComparisonFiles) -> TypesetTable:
@@ -29,30 +29,48 @@ def comparison_to_typeset(comparison: ComparisonFiles) -> TypesetTable:
     keys = {key: name for key, name in keys.items() if key in best}
     # What all have alike is nobody's best.
     told = {key for key in keys if sum(m.value(key) is not None for m in comparison.methods) > len(best[key])}
-    others = headline.others(comparison.methods[0].entry)
     compared = any(method.entry.get("differences") for method in comparison.methods)
-    heads = ["Method", *(f"{name}{headline.sign}" for name in keys.values()), *(f"{m.title}{m.sign}" for m in others)]
+    heads = ["Method", *(f"{name}{headline.sign}" for name in keys.values())]
     heads += [f"Δ to {comparison.reference} [95 %]", "p (Holm)"] if compared else []
     bold, rows = set[tuple[int, int]](), []
     methods = comparison.methods
     figures = [headline.spreads([_figure(method, key) for method in methods]) for key in keys]
-    figures += [m.spreads([method.metric(m.key) for method in methods]) for m in others]
     for index, (method, *own) in enumerate(zip(methods, *figures, strict=True)):
         own = [text.replace("-", "−") for text in own]
         bold |= {(index, place) for place, key in enumerate(keys, 1) if key in told and method in best[key]}
         rows.append([method.title, *own, *(_difference(comparison, method) if compared else [])])
-    facts = [
-        str(entry.get("data", "")),
-        f"{entry['clients']:,} clients" if number(entry.get("clients")) else "",
-        comparison.rounds,
-    ]
-    spread = f"mean ± standard deviation over {comparison.seeds} seeds" if comparison.seeds > 1 else "one seed"
-    over = f"{headline.title} ({headline.better} is better): mean over clients, {spread}"
+    over = f"{headline.title} ({headline.better} is better): mean over clients, {_spread(comparison)}"
     worst = f"worst tenth: {headline.percentile} over clients"
     gone = "".join(f" {one['title']} diverged (seed {one['seed']})." for one in entry.get("diverged", []))
-    delta = "; Δ with the 95 % bootstrap interval of its mean over pairs of equal client and seed, p by Wilcoxon's test, Holm"
-    caption = f"{', '.join(fact for fact in facts if fact)}. {over}; {worst}{delta if compared else ''}.{gone}"
+    delta = "; Δ with the 95 % bootstrap interval of its mean over pairs of one client and seed, p by Wilcoxon, Holm"
+    caption = f"{_what(comparison)}. {over}; {worst}{delta if compared else ''}.{gone}"
     return TypesetTable(caption, heads, rows, frozenset(bold))
+
+
+def metrics_to_typeset(comparison: ComparisonFiles) -> TypesetTable | None:
+    """The methods with the task's other metrics, as a table of its own: beside the first it would be wider than a page.
+    None where there are none.
+    """
+    methods = comparison.methods
+    others = comparison.headline.others(methods[0].entry)
+    if not others:
+        return None
+    figures = [metric.spreads([method.metric(metric.key) for method in methods]) for metric in others]
+    rows = [[method.title, *(text.replace("-", "−") for text in own)]
+            for method, *own in zip(methods, *figures, strict=True)]  # fmt: skip
+    caption = f"{_what(comparison)}. Means over clients, {_spread(comparison)}."
+    return TypesetTable(caption, ["Method", *(f"{metric.title}{metric.sign}" for metric in others)], rows)
+
+
+def _what(comparison: ComparisonFiles) -> str:
+    """What was compared, for a caption."""
+    entry = comparison.entry
+    clients = f"{entry['clients']:,} clients" if number(entry.get("clients")) else ""
+    return ", ".join(fact for fact in (str(entry.get("data", "")), clients, comparison.rounds) if fact)
+
+
+def _spread(comparison: ComparisonFiles) -> str:
+    return f"mean ± standard deviation over {comparison.seeds} seeds" if comparison.seeds > 1 else "one seed"
 
 
 def _figure(method: MethodFiles, key: str) -> dict[str, float | None]:
@@ -107,17 +125,22 @@ def _measured(cell: Mapping[str, Any]) -> str:
     return f"{_rounded(cell.get('measured'))}{between}"
 
 
-def write_typeset(table: TypesetTable, folder: Path) -> None:
-    """Write ``table.tex`` and ``table.md``.
+def write_typeset(table: TypesetTable, folder: Path, name: str = "table") -> None:
+    """Write a table as LaTeX and as Markdown.
+
+    Args:
+        table: which.
+        folder: where to.
+        name: of both files, without their endings.
 
     Raises:
         RunError: the folder cannot be written.
     """
-    for name, text in (("table.tex", table.latex()), ("table.md", table.markdown())):
+    for file, text in ((f"{name}.tex", table.latex()), (f"{name}.md", table.markdown())):
         try:
-            write_atomically(folder / name, text)
+            write_atomically(folder / file, text)
         except OSError as error:
-            raise RunError(f"'{folder / name}' cannot be written: {reason(error, folder / name)}") from None
+            raise RunError(f"'{folder / file}' cannot be written: {reason(error, folder / file)}") from None
 
 
 def copied(table: TypesetTable) -> str:
