@@ -55,7 +55,7 @@ def column(schema: TableSchema) -> ColumnSchema:
         ("EUR 12", "12", "EUR"),
         ("5.1 kg", "5.1", "kg"),
         ("5.1\u00a0kg", "5.1", "kg"),
-        ("3 rooms", "3", "rooms"),
+        ("3 rooms", "3", "room"),
         ("21.5°C", "21.5", "°C"),
         ("1 234", "1234", ""),
         ("1\u202f234,5", "1234,5", ""),
@@ -63,6 +63,12 @@ def column(schema: TableSchema) -> ColumnSchema:
         ("\u22125.5", "-5.5", ""),
         ("(5.50)", "-5.50", ""),
         ("1e5", "1e5", ""),
+        ("2 years", "2", "year"),
+        ("1 year", "1", "year"),
+        ("2 Hrs", "2", "hr"),
+        ("7 KG", "7", "kg"),
+        ("5 mW", "5", "mW"),
+        ("5 MW", "5", "MW"),
     ],
 )
 def test_a_number_and_its_unit(word: str, number: str, affix: str) -> None:
@@ -87,6 +93,11 @@ def test_a_number_and_its_unit(word: str, number: str, affix: str) -> None:
         "$5%",
         "abc",
         "-",
+        "COP20",
+        "CAD101",
+        "12 Broadway",
+        "1234 AB",
+        "+48 601 234 567",
     ],
 )
 def test_no_number_and_its_unit(word: str) -> None:
@@ -131,8 +142,12 @@ def test_words_that_only_look_like_numbers_stay_categories(tmp_path: Path) -> No
 
 
 def test_numbers_of_several_units_are_left_out_with_the_reason(tmp_path: Path) -> None:
-    schema = schema_of(frame(["5 kg", "7 kg", "300 g"]), tmp_path / "t.csv")
+    several = [*(f"{i}.5 kg" for i in range(25)), "300 g"]
+    schema = schema_of(frame(several), tmp_path / "t.csv")
     assert schema.dropped["v"] == "holds numbers with units ('kg', 'g')"
+    # Of a handful of values each can be an input.
+    few = schema_of(frame(["64 GB", "128 GB", "1 TB"]), tmp_path / "few.csv")
+    assert column(few).categories == ("1 TB", "128 GB", "64 GB")
     shown = {one.name: one.suspicious for one in inspect_table(tmp_path / "t.csv").columns}
     assert shown["v"] == "holds numbers with units ('kg', 'g'): left out; write all of them in one"
 
@@ -153,6 +168,58 @@ def test_a_run_reads_the_unit_of_its_training_and_no_other(tmp_path: Path) -> No
     run = cg.train("fedavg", plain, model="linear", rounds=1)
     with pytest.raises(DataError, match=r"'\$5' has the unit '\$', and the column's numbers have none"):
         cg.predict_rows(run, new.assign(v="$5"))
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["01.11.10", "01.11.20", "10.12.30", "10.11.11", "01.13.11", "62.01.11"],  # products, no days
+        ["10.11.12", "10.12.14", "11.02.10", "10.45.99"],  # versions
+        ["8/10/12", "10/12/14", "12/14/16", "14/16/18"],
+        ["01.11.01", "01.12.02", "02.10.01", "04.05.03"],  # every one may be a day, and none has to
+        ["560 001", "560 034", "600 028"],  # postcodes
+        ["612 345 678", "22 123 45 67"],
+        ["<1%", "5%", "7%", "9%"],
+        ["4 cylinders", "6 cylinders", "other"],
+        ["COP20", "COP21"],
+        ["12m", "7s"],
+    ],
+)
+def test_names_in_which_numbers_stand_are_no_numbers(cells: list[str], tmp_path: Path) -> None:
+    assert column(schema_of(frame(cells), tmp_path / "t.csv")).kind == "category"
+
+
+def test_telephones_name_their_rows(tmp_path: Path) -> None:
+    for pattern in ("{} 345 {}", "+48 {} 345 {}"):
+        cells = [pattern.format(600 + i, 100 + 7 * i) for i in range(40)]
+        assert schema_of(frame(cells), tmp_path / "t.csv").dropped["v"] == "names a row"
+
+
+@pytest.mark.parametrize(
+    ("cells", "affix"),
+    [
+        ([*(f"{i} years" for i in range(2, 10)), "1 year"], "year"),
+        (["1 star", "2 stars", "5 stars"], "star"),
+        (["5 kg", "6 KG", "7 Kg"], "kg"),
+        (["0", "0", "0", *(f"{i}%" for i in range(2, 9))], "%"),  # nothing is nothing in any unit
+    ],
+)
+def test_one_unit_in_several_spellings(cells: list[str], affix: str, tmp_path: Path) -> None:
+    found = column(schema_of(frame(cells), tmp_path / "t.csv"))
+    assert (found.kind, found.affix) == ("number", affix)
+
+
+def test_a_column_that_names_rows_but_for_a_word_says_which(tmp_path: Path) -> None:
+    cells = [f"{i}.25 kg" for i in range(39)]
+    schema = schema_of(frame([*cells, "heavy"]), tmp_path / "t.csv")
+    assert schema.dropped["v"] == "holds numbers with units ('kg', beside 'heavy')"
+
+
+def test_texts_of_a_typed_file_that_are_codes_stay_so() -> None:
+    for cells in (["01.1", "10.2", "62.0"], [f"{10**19 + i}" for i in range(5)], [*map(str, range(19)), "unk"]):
+        schema = cg.load_data(frame(cells), client_column="who", target="won").schema
+        assert schema is not None
+        assert column(schema).kind == "category"
 
 
 def test_a_target_with_a_unit_is_a_number(tmp_path: Path) -> None:

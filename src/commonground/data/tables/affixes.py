@@ -1,6 +1,7 @@
 """Numbers with something around them: a unit, a percent sign, a currency, marks between thousands, an amount's minus.
 
-What a number is does not depend on the other cells; which unit a column has does, and is kept with how it is read.
+What a number is does not depend on the other cells; which unit a column has does, and is kept with how it is read. A
+column is taken for numbers so if every cell is one: one of another kind shows that they are names or categories.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from commonground.data.tables.cells import Cells, words_of
 from commonground.quoting import quoted
 
-__all__ = ["bare", "bare_array", "common_affix", "group_note", "mixed_units", "parted"]
+__all__ = ["Around", "around", "bare", "bare_array", "common_affix", "marked", "parted"]
 
 _SIGNS = "$€£¥₹₽₩₺₴₫฿₪₦₱₡₲₵₸₼¢"
 _CODES = """
@@ -33,11 +34,14 @@ _KNOWN = """
     ha sqm sqft ft² m³ m3 dB mol mmol mmol/l mmol/L mg/dl mg/dL g/l g/L IU
 """
 _UNITS = frozenset(_KNOWN.split())
+_SPELLINGS = Counter(unit.lower() for unit in _UNITS)
+_USUAL = {unit.lower(): unit for unit in _UNITS if _SPELLINGS[unit.lower()] == 1}
+_COUNTED = re.compile(r"[^\W\d_]{3,}")  # rooms, stars
 _NO_UNITS = frozenset(["am", "pm", "a.m", "p.m", "uhr"])  # of times of day
 _MARKS = " '’\u00a0\u202f\u2009"
 _MINUS = "-+\u2212"
 _WORD = re.compile(
-    rf"(?P<open>\()?\s*(?P<sign>[{_MINUS}])?\s*(?P<before>[A-Z]{{0,2}}[{_SIGNS}]|[^\W\d_]{{2,3}}\.?)?\s*(?P<inner>[{_MINUS}])?"
+    rf"(?P<open>\()?\s*(?P<sign>[{_MINUS}])?\s*(?P<before>[A-Z]{{0,2}}[{_SIGNS}]|[^\W\d_]{{2,3}}\.?(?=\s))?\s*(?P<inner>[{_MINUS}])?"
     rf"(?P<number>[1-9]\d{{0,2}}(?:[{_MARKS}]\d{{3}})+(?:[.,]\d+)?|\d[\d.,]*(?:[eE][+-]?\d+)?|[.,]\d+)"
     rf"(?P<blank>\s*)(?P<after>[%‰{_SIGNS}]|°[CF]?|[^\W\d_][\w²³/.]*)?\s*(?P<close>\))?"
 )
@@ -61,52 +65,108 @@ def parted(word: str) -> tuple[str, str] | None:
         return None
     if before and before not in _CURRENCIES:
         return None
-    # A word of letters right behind a number is rather a code (12A), unless it is known as a unit.
-    if after and not _known(after) and (not found["blank"] or len(after) < 2 or after.lower() in _NO_UNITS):
+    unit = _canonical(before or after)
+    # A word of letters behind a number is rather a code or a name (12A, 12 Broadway), unless it is known as a unit.
+    if (
+        after
+        and not _known(unit)
+        and not (found["blank"] and _COUNTED.fullmatch(after) and after.islower() and after not in _NO_UNITS)
+    ):
         return None
     if found["open"] and not before and not after and not re.search(r"[.,]\d\d$", found["number"]):
         return None  # (5) may be a note; (5.50) is an amount
+    number = re.sub(f"[{_MARKS}]", "", found["number"])
+    if "+" in signs and number != found["number"]:
+        return None  # +48 601 234 567 is a telephone
     negative = bool(found["open"]) or any(sign != "+" for sign in signs)
-    return ("-" if negative else "") + re.sub(f"[{_MARKS}]", "", found["number"]), before or after
+    return ("-" if negative else "") + number, unit
 
 
-def _known(affix: str) -> bool:
-    return affix in _UNITS or affix in _CURRENCIES
+def _known(unit: str) -> bool:
+    return unit in _UNITS or unit in _CURRENCIES
 
 
-def _looks_so(cells: Cells) -> bool:
-    """Whether most of the first words are numbers with or without something around them."""
+def _canonical(affix: str) -> str:
+    """A unit as it is kept: the singular of words (``years``, ``hrs``), and the usual letters of what is written in
+    others (``KG``), where these are one unit's alone (mW is not MW).
+    """
+    if not affix or affix in _CURRENCIES:
+        return affix
+    if affix not in _UNITS and len(affix) > 1:  # 3G is no weight
+        affix = _USUAL.get(affix.lower(), affix.lower())
+    single = affix.removesuffix("s")
+    return single if single != affix and len(single) > 1 and (single in _UNITS or len(single) > 2) else affix
+
+
+@dataclass(frozen=True)
+class Around:
+    """What stands around the numbers of a column.
+
+    Attributes:
+        units: theirs, the most frequent first; an empty one is of numbers without any. Zeros have whichever there is.
+        strays: words that are no numbers so written, the most frequent first.
+        share: of the rows, those with a number.
+        marked: a word that is a number only without what is around it, and has no unit; empty if there is none.
+        number: which that is.
+        codes: whether all numbers have marks between their digits, and as many digits, six or more: they are rather
+            telephones or postcodes.
+    """
+
+    units: tuple[str, ...]
+    strays: tuple[str, ...]
+    share: float
+    marked: str = ""
+    number: str = ""
+    codes: bool = False
+
+    @property
+    def of_one_unit(self) -> bool:
+        """Whether all words are numbers of one unit, or with marks in them and no telephones."""
+        return not self.strays and len(self.units) == 1 and bool(self.units[0] or self.marked) and not self.codes
+
+    @property
+    def known(self) -> bool:
+        """Whether all units are known ones: of 3 oaks and 4 elms it is not certain that these are any."""
+        return all(map(_known, filter(None, self.units)))
+
+
+def around(cells: Cells) -> Around | None:
+    """What stands around the numbers of a column; None where most of the first words are no numbers."""
     first = cells.distinct[:_FIRST].to_pylist()
-    return bool(first) and 2 * sum(parted(word) is not None for word in first) > len(first)
-
-
-def _shares(cells: Cells) -> dict[str, float]:
-    """The share of rows whose words are numbers, by their units."""
+    if not first or 2 * sum(parted(word) is not None for word in first) <= len(first):
+        return None
     rows: Counter[str] = Counter()
+    strays: Counter[str] = Counter()
+    digits, marked, zeros = set[int](), ("", ""), 0
+    bare_words = False
     for word, n in zip(cells.words, cells.counts.tolist(), strict=True):
-        if (found := parted(word)) is not None:
-            rows[found[1]] += n
+        found = parted(word)
+        if found is None:
+            strays[word] += n
+            continue
+        number, unit = found
+        if _ZERO.fullmatch(number) and not unit:
+            zeros += n
+            continue
+        rows[unit] += n
+        if unit or _BARE.fullmatch(word):
+            bare_words = True
+            continue
+        marked = marked if marked[0] else (word, number)
+        digits.add(len(number) if number.isdecimal() else 0)
+    units = tuple(unit for unit, _ in rows.most_common()) or ("",)
     whole = int(cells.counts.sum())
-    return {affix: n / whole for affix, n in rows.items()} if whole else {}
+    codes = bool(marked[0]) and not bare_words and not zeros and len(digits) == 1 and min(digits) > 5
+    share = (whole - sum(strays.values())) / whole
+    return Around(units, tuple(word for word, _ in strays.most_common()), share, *marked, codes)
 
 
 def common_affix(cells: Cells) -> str:
-    """The unit that almost all words of a column have; empty if there is none."""
-    if not _looks_so(cells):
+    """The unit that almost all words have of a column that is known to be one of numbers; empty if there is none."""
+    found = around(cells)
+    if found is None or found.share < _SAME or len(found.units) > 1:
         return ""
-    shares = _shares(cells)
-    most = max(shares, key=shares.__getitem__, default="")
-    return most if shares.get(most, 0.0) >= _SAME else ""
-
-
-def mixed_units(cells: Cells) -> tuple[str, ...]:
-    """The units of a column whose words are numbers with several, or with one and without; empty of any other."""
-    if not _looks_so(cells):
-        return ()
-    shares = _shares(cells)
-    named = tuple(sorted((affix for affix in shares if affix), key=lambda affix: (-shares[affix], affix)))
-    # Of words that are no known units it is not certain that they are any: 3 oaks, 4 elms.
-    return named if len(shares) > 1 and sum(shares.values()) >= _SAME and all(map(_known, named)) else ()
+    return found.units[0]
 
 
 def bare(cells: Cells, affix: str) -> Cells:
@@ -119,10 +179,31 @@ def bare(cells: Cells, affix: str) -> Cells:
     """
     import pyarrow as pa
 
-    if not affix and all(map(_BARE.fullmatch, cells.words)):
+    odd = range(len(cells.distinct)) if affix else _odd(cells)
+    if not len(odd):
         return cells
-    words = [_bare_word(word, affix) for word in cells.words]
+    words = list(cells.words)
+    for place in odd:
+        words[place] = _bare_word(words[place], affix)
     return replace(cells, distinct=pa.array(words, pa.string()))
+
+
+def marked(cells: Cells) -> str:
+    """A note on a word of a column of numbers that is one only without the marks in it; empty if there is none."""
+    for place in _odd(cells):
+        word = cells.words[place]
+        if (found := parted(word)) is not None and not found[1]:
+            return f"{quoted(word)} is read as the number {found[0]}"
+    return ""
+
+
+def _odd(cells: Cells) -> Sequence[int]:
+    """Places of the words that are no plain numbers; most columns of numbers have none, which Arrow tells at once."""
+    import pyarrow.compute as pc
+
+    plain = pc.match_substring_regex(cells.distinct, f"^({_BARE.pattern})$").to_numpy(zero_copy_only=False)
+    odd: list[int] = np.flatnonzero(~plain).tolist()
+    return odd
 
 
 def _bare_word(word: str, affix: str) -> str:
@@ -141,11 +222,3 @@ def bare_array(array: Any, affix: str | None) -> Any:
     cells = bare(words_of(array), affix)
     words: Sequence[str] = [*cells.words, ""]
     return pa.array(np.array(words, dtype=object)[cells.codes], pa.string())
-
-
-def group_note(cells: Cells) -> str:
-    """What is said of numbers without a unit that are written with marks between thousands or an accountant's minus."""
-    for word in cells.words:
-        if not _BARE.fullmatch(word) and (found := parted(word)) is not None and not found[1]:
-            return f"{quoted(word)} is read as the number {found[0]}"
-    return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from commonground.data.tables.affixes import bare, common_affix, group_note, mixed_units, parted
+from commonground.data.tables.affixes import Around, around, bare, common_affix, marked, parted
 from commonground.data.tables.cells import (
     Cells,
     Floats,
@@ -51,7 +51,7 @@ WRITTEN = ("number", "date")
 TRUTHS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "t": 1.0, "f": 0.0, "y": 1.0, "n": 0.0}
 _PAIRS = ({"true", "false"}, {"yes", "no"}, {"t", "f"}, {"y", "n"})
 _MOST = 0.9  # of the cells of a column of texts have to be numbers for it to be one of numbers
-_CODE = re.compile(r"0\d+")
+_CODE = re.compile(r"0\d[\d.]*|\d{16,}")  # with a zero before it, or with more digits than numbers have
 _CLOCK = re.compile(r"([+-]?\d+ days?,? )?[+-]?\d+(:[0-5]\d){1,2}(\.\d+)?")
 _DIGIT = re.compile(r"\d")
 _NOT_FINITE = "is not a finite number"
@@ -193,40 +193,59 @@ def _of_words(path: Path, name: str, cells: Cells, typed: bool, *, declared: boo
     distinct = len(cells.distinct)
     if not distinct:
         return Reading("constant")
-    if not typed and (numbers := _as_numbers(path, name, cells, "", 0.5)) is not None:
-        return replace(numbers, note=group_note(cells))
+    if not typed and (plain := _as_numbers(path, name, cells, 0.5)) is not None:
+        return replace(plain, affix="", note=marked(cells))
     if {word.lower() for word in cells.words} in _PAIRS:
         return Reading("boolean")
     if typed and not declared and not any(map(_CODE.fullmatch, cells.words)):
-        numbers = _as_numbers(path, name, cells, "", _MOST)
-        if numbers is not None:
-            what = f"texts that are numbers, read as numbers; else say {option('--kinds', f'{name}=category')}"
-            return replace(numbers, note=what)
+        plain = _as_numbers(path, name, cells, 1.0)
+        if plain is not None:
+            return replace(plain, affix="", note=_else_category(name, "texts that are numbers, read as numbers"))
     if distinct == 1:
         return Reading("constant")
     if cells.looks_like_dates and (dates := dates_of(cells)) is not None:
-        return dates
-    if not declared and (affix := common_affix(cells)):
-        numbers = _as_numbers(path, name, cells, affix, _MOST)
-        if numbers is not None:
-            return replace(numbers, note=f"numbers with {quoted(affix)}, read as numbers")
-    if not declared and (units := mixed_units(cells)):
-        return Reading("units", note=", ".join(map(quoted, units[:3])) + (", …" if len(units) > 3 else ""))
+        short = "%y" in dates.order
+        return replace(dates, note=_else_category(name, f"dates as {dates.order}")) if short else dates
+    found = None if declared else around(cells)
+    if found is not None and found.of_one_unit:
+        unit = found.units[0]
+        with_it = _as_numbers(path, name, bare(cells, unit), 1.0)
+        if with_it is not None:
+            what = f"numbers with {quoted(unit)}" if unit else f"{quoted(found.marked)} is {found.number}"
+            return replace(with_it, affix=unit, note=_else_category(name, f"{what}, read as numbers"))
     rows, first = int(cells.counts.sum()), cells.distinct[:1000].to_pylist()
     if sum(word.count(" ") for word in first) >= _WORDS_OF_A_TEXT * len(first) and distinct > max(_FEW, 0.2 * rows):
         return Reading("text")
     if rows >= _FEW and (distinct > 0.9 * rows or (distinct > 0.5 * rows and distinct > 200)):
-        return Reading("id")
+        return Reading("id") if found is None or not _almost_numbers(found) else Reading("units", note=_said(found))
+    if found is not None and distinct > _FEW and not found.strays and len(found.units) > 1 and found.known:
+        return Reading("units", note=_said(found))
     return Reading("category")
 
 
-def _as_numbers(path: Path, name: str, cells: Cells, affix: str, least: float) -> Reading | None:
+def _else_category(name: str, what: str) -> str:
+    """A note on how cells are read that may be names as well."""
+    return f"{what}; else say {option('--kinds', f'{name}=category')}"
+
+
+def _almost_numbers(found: Around) -> bool:
+    """Whether a column that names its rows, one by one, is rather one of numbers that are not all of one unit."""
+    return found.known and found.units != ("",) and found.share >= _MOST
+
+
+def _said(found: Around) -> str:
+    """The units of a column that is left out for having several, or words beside them."""
+    units = [quoted(unit) if unit else "none" for unit in found.units[:3]]
+    beside = f", beside {quoted(found.strays[0])}" if found.strays else ""
+    return ", ".join(units) + (", …" if len(found.units) > 3 else "") + beside
+
+
+def _as_numbers(path: Path, name: str, numbers: Cells, least: float) -> Reading | None:
     """How a column of words is read as numbers, if at least this share of its cells are some; else None.
 
     Raises:
         DataError: its commas may be decimal ones or mark thousands.
     """
-    numbers = bare(cells, affix)
     decimal = numbers.decimal
     if decimal is None:
         commas = next(word for word in numbers.words if "," in word)
@@ -236,7 +255,7 @@ def _as_numbers(path: Path, name: str, cells: Cells, affix: str, least: float) -
         )
     if numbers.share(~np.isnan(numbers.numbers(decimal))) < least:
         return None
-    return Reading("number", decimal, clocks=numbers.holds_clocks, affix=affix)
+    return Reading("number", decimal, clocks=numbers.holds_clocks)
 
 
 def dates_of(cells: Cells) -> Reading | None:
@@ -245,7 +264,10 @@ def dates_of(cells: Cells) -> Reading | None:
     for order in ("ISO8601", *ORDERS):
         if len(first) == _FIRST and np.isnan(date_numbers(first, order)).all():
             continue
-        share = cells.share(~np.isnan(date_numbers(cells.words, order)))
+        days = date_numbers(cells.words, order)
+        if "%y" in order and not _is_a_day(days, cells.words, order):
+            continue
+        share = cells.share(~np.isnan(days))
         if share == 1.0 and order == "ISO8601":
             return Reading("date", order=order)
         if share >= 0.5:
@@ -256,6 +278,16 @@ def dates_of(cells: Cells) -> Reading | None:
     orders = [order for share, order in fitting if share == best]
     # Where both fit: the more usual one of the world, and it is said.
     return Reading("date", order=orders[0], note=DAY_FIRST if month_first(orders[0]) in orders else "")
+
+
+def _is_a_day(days: Floats, words: Sequence[str], order: str) -> bool:
+    """Whether all words are dates of so short years, and a day beyond the twelfth shows that they are none of the codes
+    that are written so (01.11.10).
+    """
+    if not len(words) or np.isnan(days).any():
+        return False
+    place = 0 if order.startswith("%d") else 1
+    return any(int(re.split("[./]", word)[place]) > 12 for word in words)
 
 
 # -- reading --------------------------------------------------------------------------------------------------------
