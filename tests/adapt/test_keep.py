@@ -93,15 +93,18 @@ def test_more_of_them_and_one_again(tmp_path: Path) -> None:
     twice = cg.keep_clients(once.run, newcomers(2, seed=5), epochs=1)
     assert twice.run.trained.known.names == ["0", "1", "2", "3", "4", "new-0", "new-1", "new-2", "new-3"]
     x = data.x_test[:20]
-    np.testing.assert_array_equal(once.run.predict(x, "new-1"), twice.run.predict(x, "new-1"))
+    before = {name: once.run.predict(x, name) for name in ("new-0", "new-1")}
+    np.testing.assert_array_equal(before["new-1"], twice.run.predict(x, "new-1"))
     clients = [(data.x_train[i], data.y_train[i], data.x_test[j], data.y_test[j]) for i, j in parts(data)]
     names = ["new-1", "else"]
     named = cg.FederatedDataset.from_arrays(clients, classes=10, client_names=names, preprocess=data.preprocess)
     third = cg.keep_clients(twice.run, named, epochs=3)
     assert third.run.trained.known.names[-1] == "else"
     assert len(third.run.trained.known.names) == 10
-    assert not np.array_equal(third.run.predict(x, "new-1"), once.run.predict(x, "new-1"))
-    np.testing.assert_array_equal(third.run.predict(x, "new-0"), once.run.predict(x, "new-0"))
+    assert not np.array_equal(third.run.predict(x, "new-1"), before["new-1"])
+    np.testing.assert_array_equal(third.run.predict(x, "new-0"), before["new-0"])
+    with pytest.raises(RunError, match=r"have got new heads, or have left it, since it was read: read it again"):
+        once.run.predict(x, "new-1")
 
 
 def parts(data: cg.FederatedDataset) -> list[tuple[Any, Any]]:

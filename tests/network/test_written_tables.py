@@ -184,5 +184,5 @@ def test_units_and_times_are_agreed_on_as_on_one_machine(tmp_path: Path) -> None
             agreed_on(town_of(tmp_path / "c", frames))
         assert says in str(error.value)
     frames = made(" %")
-    frames["north"]["share"] = ["5 kg", "300 g"] * 22
-    assert agreed_on(town_of(tmp_path / "d", frames)).dropped["share"] == "holds numbers with units"
+    frames["north"]["share"] = [*(f"{i}.5 kg" for i in range(43)), "300 g"]
+    assert agreed_on(town_of(tmp_path / "d", frames)).dropped["share"].startswith("holds numbers with units")

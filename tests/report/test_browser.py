@@ -30,7 +30,7 @@ def test_page_works_on_a_phone(kind, request, tmp_path):
     for text, _, hidden_again in found["tips"]:
         assert any(c.isdigit() for c in text)
         assert hidden_again
-    copies = {"comparison_folder": 2, "regression_comparison": 2, "reproduction_folder": 4}
+    copies = {"comparison_folder": 4, "regression_comparison": 4, "reproduction_folder": 6}
     assert len(found["copies"]) == copies.get(kind, 0)
     assert all(selected.strip() == text.strip() for selected, text in found["copies"])
     assert any(text != moved for text, moved, _ in found["tips"])  # the arrow keys move on

@@ -323,6 +323,11 @@ class Trained:
                 f"'{self.added.names[number]}' was added to {self.where} before its last rounds, and its head fits the "
                 "body no more; add it again (commonground adapt --keep)"
             )
+        if not all(segment.path.is_file() for segment in self.added.segments):
+            raise RunError(
+                f"clients that are kept in {self.where} have got new heads, or have left it, since it was read: read "
+                "it again (load_run)"
+            )
         return {**self.body(), **self.added.head(number)}
 
     def model(self, client: int | None) -> nn.Module:
