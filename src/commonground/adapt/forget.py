@@ -42,13 +42,14 @@ def forget_clients(run: str | os.PathLike[str] | Run, names: Sequence[str]) -> R
     names = [names] if isinstance(names, str) else list(dict.fromkeys(names))
     with locked(run.folder, wait=WAIT):
         added = trained.read_added_again()
-        for name in names:
-            number = trained.known.number(name, by_number=False)
+        numbers = [trained.known.number(name, by_number=False) for name in names]
+        for name, number in zip(names, numbers, strict=True):
             if number < trained.clients:
                 raise ConfigError(
                     f"{quoted(name)} has trained {trained.where}, and what it taught the shared model stays in it; "
                     "train again without it"
                 )
+        names = list(dict.fromkeys(trained.known.names[number] for number in numbers))  # as the run spells them
         added.without(run.folder, names)
         tokens = Tokens(run.folder)
         for name in names if len(tokens) else ():

@@ -114,7 +114,8 @@ def keep_clients(
             raise ConfigError(f"there is a client '{renewed[0]}' already")
         # Clients that the data only number have their scales by no name.
         own = {} if data.schema is None else data.schema.client_scales
-        scales = {n: own[n if n in own else ""] for n in names} if own else {}
+        called = data.client_names or [""] * data.clients
+        scales = {n: own[c if c in own else ""] for n, c in zip(names, called, strict=True)} if own else {}
         if added.weights != trained.weights_digest:
             added = type(added)(trained.weights_digest)  # heads for an earlier body are of no use any more
         added.with_more(run.folder, names, heads, scales)
@@ -141,10 +142,15 @@ def _other_classes(trained: Trained, data: FederatedDataset) -> str:
 
 
 def _names(trained: Trained, data: FederatedDataset) -> list[str]:
-    """What the new clients are called; those that the data only number go on counting."""
+    """What the new clients are called, as the run spells those that it has; those that the data only number go on
+    counting.
+    """
+    if data.client_names is not None:
+        known = ((name, trained.known.find(name)) for name in data.client_names)
+        return [name if number is None else trained.known.names[number] for name, number in known]
     counted = [int(name[4:]) for name in trained.added.names if re.fullmatch("new-[0-9]{1,9}", name)]
     first = max([len(trained.added.names), *(number + 1 for number in counted)])  # of those who are gone as well
-    return [f"new-{first + c}" for c in range(data.clients)] if data.client_names is None else [*data.client_names]
+    return [f"new-{first + c}" for c in range(data.clients)]
 
 
 def _check_name(trained: Trained, name: str) -> None:

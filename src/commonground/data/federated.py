@@ -35,6 +35,7 @@ from commonground.data.names import numbered
 from commonground.data.rows import AnySamples, joined, read_samples
 from commonground.data.source import UNKNOWN, Origin
 from commonground.errors import DataError
+from commonground.name_lists import plain_name
 from commonground.quoting import escaped
 from commonground.tasks import CLASSIFICATION, Task, make_task
 
@@ -393,13 +394,15 @@ class FederatedDataset:
         return escaped(self.client_name(client))
 
     def client_id(self, name: str) -> int:
-        """The number of the client of this name.
+        """The number of the client of this name, whichever way its letters with marks are written.
 
         Raises:
             DataError: there is none.
         """
         try:
             found = int(name) if self.client_names is None else self._numbers.get(name, -1)
+            if found < 0 and self.client_names is not None:  # tables' names have ö as one character
+                found = self._numbers.get(plain_name(name), -1)
         except ValueError:
             found = -1
         if not 0 <= found < self.clients:

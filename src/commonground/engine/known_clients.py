@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,6 +11,7 @@ from typing import Any
 from commonground.data.names import numbered
 from commonground.data.tables.split import FEW
 from commonground.errors import ConfigError
+from commonground.name_lists import plain_name
 from commonground.quoting import quoted
 from commonground.suggest import meant
 
@@ -47,6 +49,20 @@ class KnownClients:
         return numbered(self.names)
 
     @cached_property
+    def _plain(self) -> dict[str, int]:
+        """The same by names as tables have them, of which none is two clients'."""
+        plain = [plain_name(name) for name in self.names]
+        twice = Counter(plain)
+        return {name: number for number, name in enumerate(plain) if twice[name] == 1}
+
+    def find(self, name: str) -> int | None:
+        """The number of the client of a name, whichever way its letters with marks are written (``ö`` is one character
+        or two); None if there is none.
+        """
+        number = self._numbers.get(name)
+        return self._plain.get(plain_name(name)) if number is None else number
+
+    @cached_property
     def _by_number(self) -> bool:
         """Whether a number may stand for a client that has a name: not where a name is a number, maybe another's."""
         return not any(name.isdecimal() for name in self.called)
@@ -75,7 +91,7 @@ class KnownClients:
         Raises:
             ConfigError: there is no such client; or a whole number is one client's name and another's number.
         """
-        names, number = self.names, self._numbers.get(str(name))
+        names, number = self.names, self.find(str(name))
         if number is None and by_number and not isinstance(name, str) and self._by_number:
             number = name if self.trained <= name < len(names) else None  # added to the run
         if number is not None:
@@ -87,7 +103,7 @@ class KnownClients:
             return number
         if by_number and (number := self.numbered(str(name))) is not None:
             return number
-        if str(name) in self.few.get("clients", ()):
+        if plain_name(str(name)) in map(plain_name, self.few.get("clients", ())):
             became = {
                 "pool": f"trained with others of few rows as '{FEW}'",
                 "shared": "took no part, having few rows: the global model serves it",

@@ -75,7 +75,8 @@ def _files(path: Path, trained: Trained) -> tuple[list[PictureFile], list[str]]:
         return plain, []
     files, notes = files_in(path)
     names = {file.label for file in files if not file.client}
-    if names and names <= set(trained.known.names) and not names <= set(trained.split["class_names"]):
+    clients = all(trained.known.find(name) is not None for name in names)
+    if names and clients and not names <= set(trained.split["class_names"]):
         files = [replace(file, client=file.label, label="") for file in files]
     return files, notes
 

@@ -223,7 +223,7 @@ def _parts(
             name = trained.known.names[whose.client]
             cells = words_of(raw.columns[column], keep=True)
             each = zip(cells.words, cells.counts, strict=True)
-            others = sum(count for word, count in each if _as_number(word) != _as_number(name))
+            others = sum(count for word, count in each if _as_number(word) != _as_number(plain_name(name)))
             if others:
                 asked = f"the model of {quoted(name)} is asked of them too"
                 note(f"{raw.path.name}: {counted(others, 'row')} of other clients; {asked}")
@@ -234,15 +234,15 @@ def _parts(
             yield None, np.arange(raw.rows)
             return
         wanted = f"column {quoted(schema.client_column)}" if schema.client_column else "client column"
-        if schema.client_column == FILE and (name := client_of_file(raw.path.name)) in trained.known.names:
+        if schema.client_column == FILE and trained.known.find(name := client_of_file(raw.path.name)) is not None:
             wanted += f" (in a folder each file is a client's; of this file alone say --client {shlex.quote(name)})"
         yield trained.only_client(f"{raw.path} has no {wanted}"), np.arange(raw.rows)
         return
     numbers = {name: number for number, name in enumerate(trained.known.names)}
     numbers = {plain_name(name): number for name, number in numbers.items()} | numbers
     by_value = {_as_number(name): number for name, number in numbers.items()}
-    few = schema.few_rows
-    place = dict.fromkeys(few.get("clients", ()), numbers.get(FEW)) if few.get("how") in ("pool", "shared") else {}
+    few = [plain_name(name) for name in schema.few_rows.get("clients", ())]
+    place = dict.fromkeys(few, numbers.get(FEW)) if schema.few_rows.get("how") in ("pool", "shared") else {}
     otherwise = f"ask one model for all rows by --client{' or --global' if trained.has_global_model else ''}"
     parts = list(owners_of(raw, schema.client_column, otherwise).parts())
     for name, _ in parts:
@@ -251,7 +251,7 @@ def _parts(
     unknown = [name for name, _ in parts if name not in numbers and name not in place]
     if unknown:
         near = difflib.get_close_matches(unknown[0], numbers, n=1)
-        if unknown[0] in few.get("clients", ()):
+        if unknown[0] in few:
             hint = " (left out, having few rows)"
         else:
             hint = f" (did you mean {quoted(near[0])}?)" if near else ""

@@ -179,7 +179,7 @@ class RunModels:
         data = self._examples(client, rows)
         with self._adding:
             trained = self.run.trained
-            if client in trained.known.names:
+            if trained.known.find(client) is not None:
                 raise ConfigError(f"there is a client '{client}' already")
             if trained.known.numbered(client) is not None:  # whose number it is, is nothing to tell
                 raise ConfigError(f"a new client cannot be called '{client}', which is another one's number")

@@ -253,13 +253,14 @@ def _check_owner(rows: Sequence[Any], schema: TableSchema, client: str) -> None:
     Raises:
         DataError: there is one.
     """
-    pooled = schema.few_rows.get("clients", ()) if client == FEW and schema.few_rows.get("how") == "pool" else ()
+    of_few = schema.few_rows.get("clients", ()) if client == FEW and schema.few_rows.get("how") == "pool" else ()
+    asks, pooled = plain_name(client), {plain_name(name) for name in of_few}  # as a run of before may not have them
     for number, row in enumerate(rows, 1):
         whose = {plain_name(name): cell for name, cell in row.items()}.get(schema.client_column or "")
         name = f"{whose:.0f}" if isinstance(whose, float) and whose.is_integer() else plain_name(str(whose))
         # JSON's true is True of a table and true of a file.
-        same = isinstance(whose, bool) and name.lower() in (client.lower(), *(one.lower() for one in pooled))
-        if whose is not None and not same and name not in ("", client, *pooled):
+        same = isinstance(whose, bool) and name.lower() in (asks.lower(), *(one.lower() for one in pooled))
+        if whose is not None and not same and name not in ("", asks, *pooled):
             raise DataError(
                 f"row {number} is of {schema.client_column} {quoted(str(whose), 40)}, and who asks is "
                 f"{quoted(client)}; every client asks for its own rows"

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import commonground as cg
+from commonground.cli import main
 from commonground.data.tables.inspect import inspect_table
 from commonground.data.tables.schema import TableSchema
 from commonground.data.tables.spelling import places_of, spelt_twice
+from commonground.data.tables.split import FEW
+from commonground.engine.known_clients import KnownClients
+from commonground.engine.state.tokens import Tokens
+from commonground.errors import ConfigError, DataError
+from commonground.prediction.tables import Whose, predict_table
 from commonground.serve.rows import reader_of
 
 
@@ -90,3 +98,106 @@ def test_versions_that_are_one_number_are_told(tmp_path: Path) -> None:
         notes = cg.load_data(tmp_path / "t.csv", client_column="käufer", target="wahl").about["notes"]
         told = "stadt: '1.10' and '1.1' are one number; if they are names, say --kinds stadt=category"
         assert (told in notes) is says
+
+
+def shops(rows: int = 64) -> pd.DataFrame:
+    """Two clients of many rows, and two of few whose names have marks."""
+    who = [two("Jörg") if i < 4 else two("Zoë") if i < 8 else ("Änn", "Bob")[i % 2] for i in range(rows)]
+    return pd.DataFrame(
+        {"who": who, "v": np.arange(rows) * 0.5 % 7, "won": [("yes", "no")[i // 2 % 2] for i in range(rows)]}
+    )
+
+
+def trained_before(folder: Path, few_rows: str) -> cg.Run:
+    """A run whose clients are called as a version called them that took names as a file has them."""
+    data = cg.load_data(shops(), client_column="who", target="won", few_rows=few_rows, min_rows=10)
+    assert data.schema is not None
+    assert data.client_names is not None
+    few = {**data.schema.few_rows, "clients": [*map(two, data.schema.few_rows["clients"])]}
+    origin = replace(data.origin, schema=replace(data.schema, few_rows=few))
+    data = replace(data, client_names=tuple(map(two, data.client_names)), origin=origin)
+    cg.train("fedavg", data, model="linear", rounds=1, out=folder)
+    return cg.load_run(folder)
+
+
+@pytest.mark.parametrize("few_rows", ["pool", "shared"])
+def test_clients_of_few_rows_of_a_run_of_before_are_known(few_rows: str, tmp_path: Path) -> None:
+    run = trained_before(tmp_path / "run", few_rows)
+    assert run.trained.schema is not None
+    assert two("Jörg") in run.trained.schema.few_rows["clients"]
+    shops().to_csv(tmp_path / "new.csv", index=False)
+    assert len(cg.predict_rows(run, tmp_path / "new.csv")) == 64
+    with pytest.raises(ConfigError, match="trained with others" if few_rows == "pool" else "took no part"):
+        run.trained.known.number("Jörg")
+
+
+def test_a_client_of_a_run_of_before_names_itself(tmp_path: Path) -> None:
+    run = trained_before(tmp_path / "run", "pool")
+    reader = reader_of(run)
+    for client, owner in ((two("Änn"), two("Änn")), ("Änn", two("Änn")), (two("Änn"), "Änn"), (FEW, two("Jörg"))):
+        number = run.trained.known.number(client)
+        assert len(reader.read(run.trained, [{"who": owner, "v": 1.5}], client, number)[0]) == 1
+    with pytest.raises(DataError, match="every client asks for its own rows"):
+        reader.read(run.trained, [{"who": "Jörg", "v": 1.5}], two("Änn"), 0)
+
+
+def test_rows_of_the_client_that_is_asked_are_its_own(tmp_path: Path) -> None:
+    trained_before(tmp_path / "run", "drop")
+    shops().iloc[8:].to_csv(tmp_path / "new.csv", index=False)
+    notes: list[str] = []
+    run = cg.load_run(tmp_path / "run")
+    number = run.trained.known.number("Änn")
+    predict_table(run.trained, tmp_path / "new.csv", Whose(number), notes.append)
+    assert notes == ["new.csv: 28 rows of other clients; the model of 'A\u0308nn' is asked of them too"]
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_client_is_found_by_either_way_of_writing_its_name(before: bool, tmp_path: Path, capsys: Any) -> None:
+    folder = tmp_path / "run"
+    if before:
+        run = trained_before(folder, "drop")
+    else:
+        data = cg.load_data(shops(), client_column="who", target="won", few_rows="drop", min_rows=10)
+        run = cg.train("fedavg", data, model="linear", rounds=1, out=folder)
+        assert data.client_id(two("Änn")) == data.client_id("Änn")
+    shops().iloc[8:].to_csv(tmp_path / "new.csv", index=False)
+    x = np.zeros((1, len(run.trained.schema.inputs)), np.float32)  # type: ignore[union-attr]
+    np.testing.assert_array_equal(run.predict(x, client="Änn"), run.predict(x, client=two("Änn")))
+    tokens = Tokens(folder)
+    for name in ("Änn", two("Änn")):
+        assert main(["predict", str(folder), str(tmp_path / "new.csv"), "--client", name]) == 0
+        assert main(["export", str(folder), "--out", str(tmp_path / f"e{len(name)}"), "--client", name]) == 0
+        capsys.readouterr()
+        assert main(["serve", str(folder), "--token-for", name]) == 0
+        assert run.trained.known.find(str(tokens.whose(capsys.readouterr().out.strip()))) is not None
+    assert tokens.revoke(two("Änn") if not before else "Änn") == 2
+    assert len(tokens) == 0
+
+
+def test_a_client_that_is_added_is_known_and_forgotten_by_either_way(tmp_path: Path) -> None:
+    data = cg.load_data(shops().iloc[8:], client_column="who", target="won")
+    run = cg.train("fedrep", data, model="mlp", rounds=1, out=tmp_path / "run")
+
+    def newcomer(name: str) -> cg.FederatedDataset:
+        part = (data.x_train[:8], data.y_train[:8], data.x_test[:4], data.y_test[:4])
+        return cg.FederatedDataset.from_arrays(
+            [part], name="new", classes=2, class_names=data.class_names, client_names=[name],
+            preprocess=data.preprocess,
+        )  # fmt: skip
+
+    for name in (two("Änn"), "Änn"):
+        with pytest.raises(ConfigError, match="has trained a client 'Änn' already"):
+            cg.keep_clients(run, newcomer(name), epochs=1)
+    cg.keep_clients(run, newcomer("Zoë"), epochs=1)
+    kept = cg.keep_clients(run, newcomer(two("Zoë")), epochs=1)
+    assert kept.renewed == ("Zoë",)
+    assert kept.run.trained.known.names == ["Bob", "Änn", "Zoë"]
+    token = Tokens(tmp_path / "run").issue("Zoë")
+    left = cg.forget_clients(kept.run, [two("Zoë")])
+    assert left.trained.known.names == ["Bob", "Änn"]
+    assert Tokens(tmp_path / "run").whose(token) is None
+
+
+def test_two_clients_of_names_that_look_alike_stay_two() -> None:
+    known = KnownClients("the run", 2, ["Zoë", two("Zoë")])
+    assert (known.number("Zoë"), known.number(two("Zoë"))) == (0, 1)

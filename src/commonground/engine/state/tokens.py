@@ -15,6 +15,7 @@ from typing import NamedTuple
 from commonground.engine.state.files import write_atomically
 from commonground.engine.state.lock import locked_file
 from commonground.errors import RunError
+from commonground.name_lists import plain_name
 
 __all__ = ["ENROL", "Enrolment", "Tokens"]
 
@@ -62,9 +63,13 @@ class Tokens:
         return token
 
     def revoke(self, client: str | Enrolment) -> int:
-        """End all tokens of a client, or all for adding clients (:data:`ENROL`); how many there were."""
+        """End all tokens of a client, or all for adding clients (:data:`ENROL`); how many there were. Where nobody is
+        called exactly so, those of whom the name is otherwise written (``ö`` as one character or as two).
+        """
         with self._changing() as whose:
-            ended = [key for key, one in whose.items() if one == _written(client)]
+            asked = _written(client)
+            ended = [key for key, one in whose.items() if one == asked]
+            ended = ended or [key for key, one in whose.items() if plain_name(one) == plain_name(asked)]
             for key in ended:
                 del whose[key]
         return len(ended)
