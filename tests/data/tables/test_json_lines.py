@@ -28,7 +28,11 @@ from commonground.errors import DataError
         ('{"a": 18446744073709551616}\n', "line 1, column 'a': 18446744073709551616 is a whole number of more than 64"),
         (
             '{"a": -1}\n{"a": 9223372036854775808}\n',
-            "line 2, column 'a': 9223372036854775808 is a whole number of more",
+            "line 2, column 'a': 9223372036854775808 is too large for a column of whole numbers that also holds",
+        ),
+        (
+            '{"a": -1}\n{"a": 18446744073709551616}\n',
+            "line 2, column 'a': 18446744073709551616 is a whole number of more than 64 bits",
         ),
     ],
 )
@@ -36,6 +40,19 @@ def test_what_is_no_table(content: str, says: str, tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text(content, "utf-8")
     with pytest.raises(DataError, match=says):
         load_data(tmp_path / "t.jsonl", client_column="who", label="left")
+
+
+@pytest.mark.parametrize(
+    ("cells", "says"),
+    [
+        ([-7, 2**63 + 2], r"9223372036854775810 is too large for .* also holds negative ones \(-7\); take texts for"),
+        ([-7, 2**64], "18446744073709551616 is a whole number of more than 64 bits"),
+    ],
+)
+def test_a_frame_with_numbers_of_no_common_type(cells: list[int], says: str) -> None:
+    frame = pd.DataFrame({"who": ["a", "b"], "v": cells, "left": ["x", "y"]})
+    with pytest.raises(DataError, match=says):
+        load_data(frame, client_column="who", label="left")
 
 
 def test_whole_numbers_of_64_bits_are_told_apart(tmp_path: Path) -> None:

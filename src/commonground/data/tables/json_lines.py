@@ -77,7 +77,8 @@ def _with_whole_numbers(path: Path, table: Any, file: TextFile, lines: Callable[
     are one.
 
     Raises:
-        DataError: one has more than 64 bits; line and column are named.
+        DataError: one has more than 64 bits, or is from 2^63 on in a column with negative ones; line and column are
+            named.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -94,9 +95,9 @@ def _with_whole_numbers(path: Path, table: Any, file: TextFile, lines: Callable[
         there = [cell for cell in cells[name] if cell is not None]
         if min(there) < 0 or max(there) >= 2**64:
             widest = max(there, key=abs)
-            raise DataError(too_large(f"{path}, line {lines()[cells[name].index(widest)]}", name, widest))
-        place = table.column_names.index(name)
-        table = table.set_column(place, name, pa.array(cells[name], pa.uint64()))
+            place = f"{path}, line {lines()[cells[name].index(widest)]}"
+            raise DataError(too_large(place, name, widest, min(there)))
+        table = table.set_column(table.column_names.index(name), name, pa.array(cells[name], pa.uint64()))
     return table
 
 

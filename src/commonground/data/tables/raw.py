@@ -189,7 +189,8 @@ def _check_cells(path: Path, frame: Any) -> None:
         if held == "integer":
             large = [row for row, cell in enumerate(column) if _kind(cell) and not -(2**63) <= int(cell) < 2**63]
             if large:
-                raise DataError(too_large(f"{path}, {_row_number(large[0])}", name, column.iloc[large[0]]))
+                place, least = f"{path}, {_row_number(large[0])}", min(cell for cell in column if _kind(cell))
+                raise DataError(too_large(place, name, column.iloc[large[0]], least))
         if held not in ("mixed", "mixed-integer"):
             continue
         kinds = ((row, cell, kind) for row, cell in enumerate(column) if (kind := _kind(cell)))
@@ -203,12 +204,19 @@ def _check_cells(path: Path, frame: Any) -> None:
                 )
 
 
-def too_large(place: str, name: str, number: int) -> str:
-    """What to say of a whole number that no column holds: ``place`` is the file and the row."""
-    return (
-        f"{place}, column {quoted(name)}: {number} is a whole number of more than 64 bits; take texts for names, and "
-        "floats for numbers"
-    )
+def too_large(place: str, name: str, number: int, least: int) -> str:
+    """What to say of a whole number that no column holds, or none with negative ones.
+
+    Args:
+        place: the file and the row.
+        name: the column's.
+        number: the one that is too large.
+        least: of the column.
+    """
+    why = "a whole number of more than 64 bits"
+    if least < 0 <= number < 2**64:
+        why = f"too large for a column of whole numbers that also holds negative ones ({least})"
+    return f"{place}, column {quoted(name)}: {number} is {why}; take texts for names, and floats for numbers"
 
 
 def _kind(cell: Any) -> str:
