@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from commonground.data.described import class_places
 from commonground.data.federated import FederatedDataset
+from commonground.data.tables.affixes import mixed_units
 from commonground.data.tables.cells import is_text, words_of
 from commonground.data.tables.divide import complete_rows, divided, names_of_nothing, split_column
 from commonground.data.tables.features import (
@@ -51,6 +52,9 @@ __all__ = ["OwnTable", "may_become", "table_data"]
 
 TEST_SEED = 0
 """By which a client's test rows are drawn unless its owner says otherwise: it reads its table before any run."""
+
+
+_MOST_UNITS = 4  # of a column, one more than anybody reads
 
 
 class OwnTable:
@@ -112,6 +116,7 @@ class OwnTable:
             "target_decimals": targets.decimals,
             "target_affixes": targets.affixes,
             "doubtful": self._doubtful({**readings_of(features), **targets.readings}, dropped),
+            "units": self._units(dropped),
             "version": version("commonground"),
         }
         self.columns = Columns.model_validate(about)
@@ -150,6 +155,11 @@ class OwnTable:
             for name, r in looks
         ]
         return tuple(map(ColumnTold.model_validate, plain))
+
+    def _units(self, dropped: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+        """The units of columns whose numbers have several; they are of a list that all know, and so are told."""
+        several = [name for name, why in dropped.items() if kind_of_dropped(why) == "units"]
+        return {name: mixed_units(words_of(self._raw.columns[name]))[:_MOST_UNITS] for name in several}
 
     def _clocks(self, name: str, reading: Reading) -> bool | None:
         """Whether a column's numbers are times; None where they are stored as numbers, which may be seconds."""

@@ -58,7 +58,7 @@ def agreed_readings(clients: Sequence[Columns]) -> tuple[tuple[ColumnTold, ...],
         kinds = {look.kind for _, look in looks}
         for why in ("id", "text", "units"):
             if why in kinds:
-                dropped.setdefault(column.name, WHY_NOT[why])
+                dropped.setdefault(column.name, WHY_NOT[why] + (_units(clients, column.name) if why == "units" else ""))
         if column.name in dropped:
             continue
         if kinds == {"constant"}:
@@ -76,6 +76,13 @@ def agreed_readings(clients: Sequence[Columns]) -> tuple[tuple[ColumnTold, ...],
     if not asked:
         raise DataError("the clients' tables have no column that can become an input")
     return tuple(asked), dropped
+
+
+def _units(clients: Sequence[Columns], column: str) -> str:
+    """The units that the numbers of a column have at some client, in parentheses; empty if none has told of them."""
+    units = list(dict.fromkeys(unit for client in clients for unit in client.units.get(column, ())))
+    shown = ", ".join(quoted(unit, 40) for unit in units[:3])
+    return f" ({shown}{', …' if len(units) > 3 else ''})" if units else ""
 
 
 def _refuse(wrong: Sequence[str], advice: str = "") -> None:
@@ -117,7 +124,7 @@ def _check_targets(clients: Sequence[Columns]) -> None:
     for place, name in enumerate(clients[0].targets):
         written = [(c.name, Reading("number", c.target_decimals[place])) for c in clients if c.target_decimals]
         _check_written(name, written, {client.name for client in clients if name in client.doubtful})
-        _check_units(name, [(c.name, c.target_affixes[place], None) for c in clients if c.target_affixes])
+        _check_units(name, {c.name: c.target_affixes[place] for c in clients if c.target_affixes})
 
 
 def _reading(looks: Sequence[tuple[str, ColumnTold]], doubtful: Collection[str]) -> ColumnTold:
@@ -139,30 +146,51 @@ def _reading(looks: Sequence[tuple[str, ColumnTold]], doubtful: Collection[str])
         _check_constants(
             look.name, written, [name for name, one in looks if one.kind == "constant" and name in doubtful]
         )
-    _check_units(look.name, [(name, look.affix, look.clocks) for name, look in telling])
+    _check_units(look.name, {name: look.affix for name, look in telling})
+    _check_clocks(look.name, {name: look.clocks for name, look in telling if look.clocks is not None})
     alike: dict[str, bool | None] = {"truths": False, "clocks": None}
     (most, _), *_ = Counter(look.model_copy(update=alike) for _, look in telling).most_common(1)
     truths, clocks = (any(getattr(look, name) for _, look in telling) for name in ("truths", "clocks"))
     return most.model_copy(update={"truths": truths, "clocks": clocks if look.kind == "number" else None})
 
 
-def _check_units(column: str, units: Sequence[tuple[str, str, bool | None]]) -> None:
-    """Refuse numbers of several units, and times beside plain numbers.
+def _check_units(column: str, units: Mapping[str, str]) -> None:
+    """Refuse numbers of several units.
 
     Args:
         column: its name.
-        units: of each client its name, the unit of its numbers, and whether they are times, if it says so.
+        units: of its numbers, by the clients' names; empty for none.
     """
-    for place, what in ((1, "their unit"), (2, "whether they are times (13:27)")):
-        said = [one for one in units if one[place] is not None]
-        for other in said[1:]:
-            if other[place] != said[0][place]:
-                shown = ("no unit" if not one[1] else quoted(one[1]) for one in (said[0], other))
-                one, two = shown if place == 1 else ("times" if c[2] else "numbers" for c in (said[0], other))
-                raise DataError(
-                    f"the clients {quoted(said[0][0])} and {quoted(other[0])} do not agree on the numbers of the "
-                    f"column {quoted(column)}, {what}: {one} and {two} there; write the column alike in both"
-                )
+    shown = {client: quoted(unit) if unit else "no unit" for client, unit in units.items()}
+    _check_numbers(column, "their unit", shown)
+
+
+def _check_clocks(column: str, clocks: Mapping[str, bool]) -> None:
+    """Refuse times beside plain numbers.
+
+    Args:
+        column: its name.
+        clocks: whether its numbers are times, by the names of the clients that say so.
+    """
+    shown = {client: "times" if times else "numbers" for client, times in clocks.items()}
+    _check_numbers(column, "whether they are times (13:27)", shown)
+
+
+def _check_numbers(column: str, what: str, shown: Mapping[str, str]) -> None:
+    """Refuse a column of numbers of which two clients say something different.
+
+    Args:
+        column: its name.
+        what: they say it of.
+        shown: what each says, by the clients' names.
+    """
+    (first, said), *others = shown.items() or [("", "")]
+    for other, says in others:
+        if says != said:
+            raise DataError(
+                f"the clients {quoted(first)} and {quoted(other)} do not agree on the numbers of the column "
+                f"{quoted(column)}, {what}: {said} and {says} there; write the column alike in both"
+            )
 
 
 def _check_written(column: str, written: Sequence[tuple[str, Reading]], doubtful: Collection[str]) -> None:

@@ -41,6 +41,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=1 << 40)]
 Decimal = Literal["point", "comma", "thousands"]
 Affix = Annotated[str, Field(max_length=100)]
+Units = Annotated[tuple[Affix, ...], Field(max_length=100)]
 Order = Annotated[str, Field(max_length=100)]
 Version = Annotated[str, Field(max_length=100)]
 Targets = Annotated[tuple[Name, ...], Field(min_length=1, max_length=1000)]
@@ -93,6 +94,7 @@ class Columns(_Told):
         target_decimals, target_affixes: how the numbers of each target are written; empty for classes.
         doubtful: columns and targets whose cells leave open how they are written (1.234 may be more than a thousand,
             and 03/04/2024 a day of March), where the client's owner does not say.
+        units: those of columns whose numbers have several, which are no inputs, by name.
         version: of the client's software.
     """
 
@@ -105,6 +107,7 @@ class Columns(_Told):
     target_decimals: tuple[Decimal, ...]
     target_affixes: tuple[Affix, ...] = ()
     doubtful: Annotated[tuple[Name, ...], Field(max_length=MOST_COLUMNS)] = ()
+    units: Annotated[dict[Name, Units], Field(max_length=MOST_COLUMNS)] = Field(default_factory=dict)
     version: Version = ""
 
     @model_validator(mode="after")
