@@ -204,14 +204,14 @@ def _check_cells(path: Path, frame: Any) -> None:
                 )
 
 
-def too_large(place: str, name: str, number: int, least: int) -> str:
+def too_large(place: str, name: str, number: int, least: int = 0) -> str:
     """What to say of a whole number that no column holds, or none with negative ones.
 
     Args:
         place: the file and the row.
         name: the column's.
         number: the one that is too large.
-        least: of the column.
+        least: the least of the column, if that matters.
     """
     why = "a whole number of more than 64 bits"
     if least < 0 <= number < 2**64:
