@@ -331,7 +331,7 @@ def test_other_data_are_refused(finished: bool, tmp_path: Path) -> None:
     else:
         with pytest.raises(ValueError, match="display"):
             go(tmp_path, observer=StopAfter(2))
-    with pytest.raises(RunError, match="was started on other data"):
+    with pytest.raises(RunError, match="was started on other data, or on data that this version"):
         go(tmp_path, resume=True, data=_other_data())
 
 

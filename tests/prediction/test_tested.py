@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import unicodedata
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import pytest
 import commonground as cg
 from commonground import load_data, load_run, train
 from commonground.cli import main
+from commonground.engine.run import at_hand
 from commonground.errors import ConfigError, DataError
 from tests.helpers import made_data
 from tests.language import tiny_model, token_data
@@ -288,3 +292,38 @@ def test_large_targets_are_told_and_judged_to_the_last_digit(
     assert main(["predict", str(tmp_path / "run"), "--tested", "--out", str(tmp_path / "said.csv")]) == 0
     said = pd.read_csv(tmp_path / "said.csv")
     assert [*said["actual y"]] == [*told["actual y"]]
+
+
+@pytest.mark.parametrize("target", ["kind", "price"])
+def test_data_of_a_run_of_before_are_read_as_it_has_read_them(target: str, tmp_path: Path) -> None:
+    """What this version takes for numbers and dates, earlier ones took for categories, and names as files have them."""
+    frame, two = table(), partial(unicodedata.normalize, "NFD")
+    index = np.arange(len(frame))
+    frame["who"] = np.array([two("Änn"), "Bob", two("Jörg"), "Zoe"])[index % 4]
+    frame["split"] = np.where(index // 4 % 4 == 3, "test", "train")  # where they are drawn, it is by clients' names
+    frame["pct"], frame["day"] = [f"{i % 8}%" for i in index], [f"{10 + i % 9}.0{1 + i % 5}.24" for i in index]
+    said = {"pct": "category", "day": "category"}
+    other: dict[str, Any] = (
+        {} if target == "kind" else {"target": "price", "drop": ["kind", "cost"], "task": "regression"}
+    )
+    run = on_table(tmp_path, frame, kinds=said, **other)
+    before = replace(run.trained, config=run.trained.config.model_copy(update={"kinds": None}))
+    split = {**before.split, "client_names": [two("Änn"), "Bob", two("Jörg"), "Zoe"]}
+    again = load_data(tmp_path / "t.csv", client_column="who", label=target, schema=before.schema)
+    order = [again.client_id(name) for name in split["client_names"]]
+    assert order != sorted(order)  # as Ä is a letter behind Z
+    train, test = [again.train_indices(c) for c in order], [again.test_indices(c) for c in order]
+    old = replace(
+        again, client_names=tuple(split["client_names"]), preprocess=before.format.preprocess, task=before.task,
+        train_index=np.concatenate(train), train_offsets=np.cumsum([0, *map(len, train)]),
+        test_index=np.concatenate(test), test_offsets=np.cumsum([0, *map(len, test)]),
+    )  # fmt: skip
+    plain = cg.predict_tests(run).sort_values("sample", ignore_index=True)
+    unknown = replace(run, _read=at_hand(before))
+    pd.testing.assert_frame_equal(cg.predict_tests(unknown).sort_values("sample", ignore_index=True), plain)
+    spelt = replace(run, _read=at_hand(replace(before, split={**split, "fingerprint": old.fingerprint()})))
+    assert set(cg.predict_tests(spelt)["client"]) == set(split["client_names"])
+    frame.loc[3, "pct"] = "6%"
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(DataError, match="are others than"):
+        cg.predict_tests(unknown)

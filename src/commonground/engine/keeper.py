@@ -246,8 +246,10 @@ class Keeper:
             )
         if fingerprint != self.progress.totals["data_fingerprint"]:
             raise RunError(
-                f"the run in '{self.folder.path if self.folder else ''}' was started on other data (fingerprint "
-                f"{fingerprint[:12]}, now {self.progress.totals['data_fingerprint'][:12]})"
+                f"the run in '{self.folder.path if self.folder else ''}' was started on other data, or on data that "
+                f"this version of commonground reads otherwise (fingerprint {fingerprint[:12]}, now "
+                f"{self.progress.totals['data_fingerprint'][:12]}); put them back, continue it with the version that "
+                "began it, or choose another --out"
             )
         self._check_start()
         before, now = None if self.folder is None else self.folder.schema(), self.setup.data.schema

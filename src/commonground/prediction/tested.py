@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from commonground.config import RunConfig
 from commonground.data import FederatedDataset
+from commonground.data.arrays import offsets_of
 from commonground.data.partition_texts import is_own_partition
 from commonground.data.sources import kind_of
 from commonground.data.sources.kinds import Unknown
@@ -21,8 +24,9 @@ from commonground.engine.prepare import data_of
 from commonground.engine.run import Run, as_run
 from commonground.engine.state.files import write_atomically
 from commonground.engine.trained import Trained
-from commonground.engine.warm_start import start_for
+from commonground.engine.warm_start import InitialWeights, start_for
 from commonground.errors import CommonGroundError, ConfigError, DataError, warn
+from commonground.name_lists import plain_name
 from commonground.prediction.headings import headings, of_answers
 from commonground.prediction.tables import Rows, TableAnswers, Whose, agreement
 from commonground.single_precision import in_digits
@@ -179,27 +183,77 @@ def _data_again(
             f"{trained.where} is of a language model that writes answers, whose test samples are not answered again "
             "(--tested); give it a file of instructions (--input FILE)"
         )
-    config = trained.config
+    config, given = trained.config, data
     if data is None:
         own = config.partition if is_own_partition(config.partition) else None
         for what, text in (("data", config.data), ("partition", own)):
             trained.check_trusted(what, text, "give the data: cg.predict_tests(run, data=…)")
     if data is None and not is_code(config.data) and isinstance(kind_of(config.data), Unknown):
         raise ConfigError(f"the data of {trained.where}, {config.data!r}, cannot be read by that name; {_GIVE}")
+    before, folder = trained.split["fingerprint"], None if data_dir is None else os.fspath(data_dir)
+    refused = None
     try:
-        data = data_of(config, start_for(config, None), data, None if data_dir is None else os.fspath(data_dir))
+        data = data_of(config, start_for(config, None), given, folder)
+        if data.fingerprint() == before:
+            return data
     except CommonGroundError as error:
-        if data is not None:
-            raise
+        refused = error
+    with suppress(CommonGroundError):  # what is wrong with them as they are read now says more
+        again = data_of(config, _AsInRun(trained), given, folder)
+        if again.fingerprint() == before:
+            return again
+    if refused is not None:
+        if given is not None:
+            raise refused
         # A file that an object was read from has the run's name for it, and not how it was read.
-        raise type(error)(f"the data of {trained.where} cannot be read again as they were: {error}; {_GIVE}") from None
-    before, now = trained.split["fingerprint"], data.fingerprint()
-    if before != now:
-        raise DataError(
-            f"the data {data.name!r} are others than {trained.where} was trained on (fingerprint {before[:12]}, now "
-            f"{now[:12]}), or are read otherwise by this version of commonground; {_GIVE}"
-        )
-    return data
+        why = f"the data of {trained.where} cannot be read again as they were: {refused}; {_GIVE}"
+        raise type(refused)(why) from None
+    assert data is not None
+    raise DataError(
+        f"the data {data.name!r} are others than {trained.where} was trained on (fingerprint {before[:12]}, now "
+        f"{data.fingerprint()[:12]}), or are read otherwise by this version of commonground; {_GIVE}"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _AsInRun(InitialWeights):
+    """How data are read as a run of before has read them: a table's columns by the run's kinds, which this version may
+    not take them for, and clients and classes by the run's names.
+
+    Attributes:
+        trained: of the run.
+    """
+
+    trained: Trained
+
+    def reading(self, config: RunConfig) -> dict[str, Any]:
+        """See :meth:`InitialWeights.reading`."""
+        return {} if self.trained.schema is None else {"schema": self.trained.schema}
+
+    def as_read(self, data: FederatedDataset) -> FederatedDataset:
+        """See :meth:`InitialWeights.as_read`."""
+        return _named_as(self.trained, self.trained.as_read(data))
+
+
+def _named_as(trained: Trained, data: FederatedDataset) -> FederatedDataset:
+    """Data with a run's names of clients and classes, in its order, where they differ in how letters with marks are
+    written alone.
+    """
+    clients, classes = (trained.split[what] or () for what in ("client_names", "class_names"))
+    if [*map(plain_name, classes)] == [*map(plain_name, data.class_names)]:
+        data = replace(data, class_names=tuple(classes))
+    place = {plain_name(name): number for number, name in enumerate(data.client_names or ())}
+    order = [place.get(plain_name(name), -1) for name in clients]
+    if sorted(order) != [*range(data.clients)]:
+        return data
+    rows = {
+        "train": [data.train_indices(c) for c in order],
+        "test": [data.test_indices(c) for c in order],
+        **({} if data.validation_index is None else {"validation": [data.validation_indices(c) for c in order]}),
+    }
+    arrays: dict[str, Any] = {f"{part}_index": np.concatenate(own) for part, own in rows.items()}
+    arrays |= {f"{part}_offsets": offsets_of([*map(len, own)]) for part, own in rows.items()}
+    return replace(data, client_names=tuple(clients), **arrays)
 
 
 def _asked(trained: Trained, data: FederatedDataset, whose: Whose) -> _Tests:
