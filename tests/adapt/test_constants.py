@@ -12,9 +12,8 @@ import torch
 import transformers
 
 import commonground as cg
-from commonground.errors import ModelError
 from tests.helpers import digits
-from tests.language import tiny_model, token_data
+from tests.language import token_data
 
 
 def without_pooler(folder: Path) -> str:
@@ -82,9 +81,3 @@ def test_an_adapter_that_a_run_started_from_is_known_again(tmp_path: Path) -> No
     shutil.copytree(tmp_path / "adapter-2", start, dirs_exist_ok=True)
     with pytest.warns(UserWarning, match=r"adapter_model.safetensors' is another one than when the run"):
         cg.load_run(tmp_path / "run")
-
-
-def test_a_head_that_picks_a_token_itself_shows_no_representation(tmp_path: Path) -> None:
-    run = cg.train("lora", token_data(sizes=(8,)), model=tiny_model("roberta", tmp_path), rounds=1)
-    with pytest.raises(ModelError, match="is given the states of all tokens"):
-        run.represent(token_data(sizes=(8,)).x_test, client=0)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from commonground.data.described import class_places
 from commonground.data.federated import FederatedDataset
-from commonground.data.tables.affixes import mixed_units
+from commonground.data.tables.affixes import known_units
 from commonground.data.tables.cells import is_text, words_of
 from commonground.data.tables.divide import complete_rows, divided, names_of_nothing, split_column
 from commonground.data.tables.features import (
@@ -159,7 +159,7 @@ class OwnTable:
     def _units(self, dropped: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
         """The units of columns whose numbers have several; they are of a list that all know, and so are told."""
         several = [name for name, why in dropped.items() if kind_of_dropped(why) == "units"]
-        return {name: mixed_units(words_of(self._raw.columns[name]))[:_MOST_UNITS] for name in several}
+        return {name: known_units(words_of(self._raw.columns[name]))[:_MOST_UNITS] for name in several}
 
     def _clocks(self, name: str, reading: Reading) -> bool | None:
         """Whether a column's numbers are times; None where they are stored as numbers, which may be seconds."""

@@ -17,7 +17,7 @@ import numpy as np
 from commonground.data.tables.cells import Cells, words_of
 from commonground.quoting import quoted
 
-__all__ = ["Around", "around", "bare", "bare_array", "common_affix", "marked", "parted"]
+__all__ = ["Around", "around", "bare", "bare_array", "common_affix", "known_units", "marked", "parted"]
 
 _SIGNS = "$€£¥₹₽₩₺₴₫฿₪₦₱₡₲₵₸₼¢"
 _CODES = """
@@ -159,6 +159,12 @@ def around(cells: Cells) -> Around | None:
     codes = bool(marked[0]) and not bare_words and not zeros and len(digits) == 1 and min(digits) > 5
     share = (whole - sum(strays.values())) / whole
     return Around(units, tuple(word for word, _ in strays.most_common()), share, *marked, codes)
+
+
+def known_units(cells: Cells) -> tuple[str, ...]:
+    """The units beside a column's numbers that are known ones, and so no words of the table's own."""
+    found = around(cells)
+    return () if found is None else tuple(unit for unit in found.units if unit and _known(unit))
 
 
 def common_affix(cells: Cells) -> str:
