@@ -341,7 +341,7 @@ def test_a_file_of_ones_own(
         assert main([*train, f"run{number}", "--set", f"weight={value}", "--set", "sizes=[3, 4]"]) == 0
     assert cg.load_run("run0", trust_code=True).trained.algorithm.weight is None  # type: ignore[attr-defined]
     for given, says in (
-        ('sizes=[1, "none"]', "'sizes.1' is 'none'"),
+        ('sizes=[1, "none"]', "'sizes' is 'none'"),
         ("sizes=3,4", "input should be a valid tuple, written as [1, 2]"),
         ("word=7", "input should be a valid string; in quotes what looks like a number is one: '\"7\"'"),
         ("weight=abc", "'weight' is 'abc'"),
