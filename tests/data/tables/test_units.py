@@ -209,10 +209,10 @@ def test_one_unit_in_several_spellings(cells: list[str], affix: str, tmp_path: P
     assert (found.kind, found.affix) == ("number", affix)
 
 
-def test_a_column_that_names_rows_but_for_a_word_says_which(tmp_path: Path) -> None:
+def test_a_column_of_numbers_but_for_a_word_says_so(tmp_path: Path) -> None:
     cells = [f"{i}.25 kg" for i in range(39)]
     schema = schema_of(frame([*cells, "heavy"]), tmp_path / "t.csv")
-    assert schema.dropped["v"] == "holds numbers with units ('kg', beside 'heavy')"
+    assert schema.dropped["v"] == "holds numbers with units ('kg', beside other words)"
 
 
 def test_texts_of_a_typed_file_that_are_codes_stay_so() -> None:

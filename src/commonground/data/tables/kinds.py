@@ -234,9 +234,11 @@ def _almost_numbers(found: Around) -> bool:
 
 
 def _said(found: Around) -> str:
-    """The units of a column that is left out for having several, or words beside them."""
+    """The units of a column that is left out for having several, or words beside them; which words is not kept with a
+    run.
+    """
     units = [quoted(unit) if unit else "none" for unit in found.units[:3]]
-    beside = f", beside {quoted(found.strays[0])}" if found.strays else ""
+    beside = ", beside other words" if found.strays else ""
     return ", ".join(units) + (", …" if len(found.units) > 3 else "") + beside
 
 
