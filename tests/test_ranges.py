@@ -13,7 +13,7 @@ from commonground.algorithms.fedprox import FedProx
 from commonground.algorithms.local_sgd import LocalSGD
 from commonground.cli import main
 from commonground.config import RunConfig
-from commonground.errors import CommonGroundError, ConfigError, UpdateError
+from commonground.errors import CommonGroundError, ConfigError, DataError, UpdateError
 from tests.helpers import made_data, own
 
 HUGE = 99999999999999999999
@@ -134,7 +134,11 @@ def test_weight_decay_is_named_before_the_rate() -> None:
 def test_samples_that_float32_cannot_hold_are_named() -> None:
     data = made_data()
     data.x_train[data.train_indices(0)] *= 1e300
-    assert "the client's samples, which reach inf" in diverges("fedavg", data=data, model="linear")
+    with pytest.raises(DataError, match=r"has a number beyond single precision \(3.4e38\)"):
+        train("fedavg", data, model="linear", rounds=1)
+    data = made_data()
+    data.x_train[data.train_indices(0)] *= 1e30
+    assert "the client's samples, which reach " in diverges("fedavg", data=data, model="linear")
 
 
 @own

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def test_adapt_tells_the_error(
 ) -> None:
     data = regression_data()
     cg.train("fedavg", data, out=tmp_path / "r", **SMALL)
-    monkeypatch.setattr("commonground.data.load_data", lambda *args, **kwargs: data)
+    monkeypatch.setattr(import_module("commonground.adapt.newcomers"), "load_data", lambda *args, **kwargs: data)
     assert main(["adapt", str(tmp_path / "r"), "--shots", "4,12", "--repeats", "1", "--epochs", "3"]) == 0
     assert "RMSE, mean ± std over clients" in " ".join(capsys.readouterr().out.split())
     about = json.loads((tmp_path / "r" / "adapt.json").read_text())
