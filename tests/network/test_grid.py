@@ -364,7 +364,16 @@ def test_an_answer_over_which_flower_would_stumble_is_refused_and_no_other(
     def spoil(array: Array) -> None:
         array.__class__ = kind
 
+    made, joined = Array.inflate, list[int]()
+
+    def inflate(*given: Any, **more: Any) -> Array:
+        array = made(*given, **more)
+        joined.append(len(array.data))
+        return array
+
+    monkeypatch.setattr(Array, "inflate", inflate)
     told = through_flower(monkeypatch, spoil)
+    assert joined == [1000]  # of node 8 alone: what is too large is not put together first
     refused = told[7]
     assert isinstance(refused, UpdateError)
     assert re.fullmatch(f"of its answer the server says: {said}", str(refused))
