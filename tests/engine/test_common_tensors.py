@@ -15,7 +15,7 @@ from commonground.algorithms import Algorithm, Client, Tensors, registry
 from commonground.engine.clients.common import Common, plain
 from tests.engine.own import SIZES, the_same
 from tests.engine.own import made as clients_of
-from tests.engine.test_own_methods import ENGINES, Own, made, net
+from tests.engine.own_methods import ENGINES, Own, made, net
 
 
 @pytest.fixture(autouse=True)

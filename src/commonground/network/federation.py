@@ -27,7 +27,7 @@ from commonground.engine.training import run_training
 from commonground.errors import ConfigError, UpdateError
 from commonground.network.answering import Begin
 from commonground.network.engine import NetworkEngine
-from commonground.network.gathering import RefusedError
+from commonground.network.gathering import TOLD_WITHIN, RefusedError
 from commonground.network.limits import Limits
 from commonground.network.members import MEMBERS, Members
 from commonground.network.post import Letter, NoAnswerError, Post, Questions, said_of
@@ -35,8 +35,6 @@ from commonground.network.tuning import HeadTuningStart, tuning_of, tuning_run
 from commonground.quoting import escaped, quoted
 
 __all__ = ["train_over"]
-
-_TOLD_WITHIN = 5.0  # seconds for which it is waited for that clients have heard something
 
 
 def train_over(
@@ -126,7 +124,7 @@ def _refusals(post: Post, setup: Setup, members: Members, limits: Limits) -> dic
             why = f", and says {told.said}" if isinstance(told, FailedError) else f": {told}"
             found[node] = f"client {quoted(names[node])} takes no part in this run{why}"
     if found:
-        for _ in post.exchange({node: Letter("off", members.run, b"") for node in letters}, _TOLD_WITHIN):
+        for _ in post.exchange({node: Letter("off", members.run, b"") for node in letters}, TOLD_WITHIN):
             pass
     return found
 

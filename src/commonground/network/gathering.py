@@ -23,9 +23,9 @@ from commonground.network.members import Members
 from commonground.network.post import Letter, NoAnswerError, Post, json_of
 from commonground.quoting import escaped, quoted
 
-__all__ = ["RefusedError", "gather", "tell"]
+__all__ = ["TOLD_WITHIN", "RefusedError", "gather"]
 
-_TOLD_WITHIN = 5.0  # seconds for which it is waited for that clients have heard something
+TOLD_WITHIN = 5.0  # seconds for which it is waited for that clients have heard something
 _PAUSE = 0.5  # seconds between two looks for nodes
 _FIRST, _LONGEST = 4.0, 30.0  # seconds for their answers, while which others that come wait; doubled each time
 
@@ -185,7 +185,7 @@ def _agreed(
         if len(same) > 1:
             need = "each needs a name of its own (--name)"
             # By a node's number the server's operator finds its key; the others need not know it.
-            tell(post, map(int, same), f"{counted(len(same), 'client')} call themselves {quoted(name)}; {need}")
+            _tell(post, map(int, same), f"{counted(len(same), 'client')} call themselves {quoted(name)}; {need}")
             raise RunError(
                 f"the clients of nodes {', '.join(same[:-1])} and {same[-1]} call themselves {quoted(name)}; {need}"
             )
@@ -204,7 +204,7 @@ def _agreed(
     try:
         agreed, descriptions = agree_on_tables(post, tables, seconds, note)
     except CommonGroundError as error:
-        tell(post, tables, str(error))
+        _tell(post, tables, str(error))
         raise
     return dict(zip(tables, descriptions, strict=True)), agreed
 
@@ -221,13 +221,13 @@ def _takes_no_part(told: Description | Columns, config: RunConfig | None) -> str
 
 def _said_to(post: Post, nodes: Collection[int], text: str) -> RunError:
     """Why there is no run, told to clients as well: their owners are the ones who can do something about it."""
-    tell(post, nodes, text)
+    _tell(post, nodes, text)
     return RunError(text)
 
 
-def tell(post: Post, nodes: Iterable[int], text: str) -> None:
+def _tell(post: Post, nodes: Iterable[int], text: str) -> None:
     """Tell clients why there is no run."""
-    for _ in post.exchange(dict.fromkeys(nodes, Letter("told", "", text.encode())), _TOLD_WITHIN):
+    for _ in post.exchange(dict.fromkeys(nodes, Letter("told", "", text.encode())), TOLD_WITHIN):
         pass
 
 

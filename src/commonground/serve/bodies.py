@@ -10,15 +10,15 @@ from fastapi import HTTPException, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from commonground.data.tables.cells import EXACT
+
 __all__ = ["Added", "Examples", "Health", "Predictions", "RowsBody", "Said", "Utf8Route"]
 
 MOST_ROWS = 10_000
 
-_EXACT = 2**53  # up to which a float holds whole numbers exactly
-
 
 def _exact(cell: Any) -> Any:
-    if isinstance(cell, int) and abs(cell) > _EXACT:
+    if isinstance(cell, int) and abs(cell) > EXACT:
         raise ValueError("a whole number beyond 2^53 loses digits: an identifier is written as text")
     return cell
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from commonground.data.tables.cells import EXACT
 from commonground.data.tables.features import check_columns
 from commonground.data.tables.raw import RawTable, raw_of_frame, too_large
 from commonground.errors import DataError
@@ -19,8 +20,6 @@ from commonground.quoting import escaped, quoted
 __all__ = ["Row", "cell_kind", "named_rows", "tables_of"]
 
 Row = Mapping[str, str | float | bool | None]
-
-_EXACT = 2**53  # up to which doubles tell whole numbers apart
 
 
 def named_rows(rows: Sequence[Any]) -> list[Row]:
@@ -95,7 +94,7 @@ def _table(
 def cell_kind(cell: Any) -> str:
     """A cell's kind. A column of whole numbers alone is read in another way than one with fractions."""
     whole = isinstance(cell, float) and cell.is_integer()
-    small = isinstance(cell, int | float) and abs(cell) < _EXACT
+    small = isinstance(cell, int | float) and abs(cell) < EXACT
     return f"{type(cell).__name__}{' whole' if whole else ''}{' small' if small else ''}"
 
 

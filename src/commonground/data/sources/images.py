@@ -66,25 +66,20 @@ def load_images(path: Path, *, seed: int = 0, options: TableOptions | None = Non
     clients = files[0].client != ""
     by = None if clients else Owners(list(classes), y)
     found = parted(path, owners, is_test, options, seed, by, "pictures")
-    owners, train, test, whose = found.owners, found.train, found.test, found.whose
+    owners = found.owners
     channels = x.shape[-1]
     about = TableSchema((), (), "classification", classes, few_rows=owners.few, split=found.how, notes=tuple(notes),
                         scaling="none")  # fmt: skip
     resized = {} if options.size is None else {"image_size": options.image_size}
     return Source(
         name=path.name,
-        x_train=x[train],
-        y_train=y[train],
-        x_test=x[test],
-        y_test=y[test],
+        **found.arrays(x, y, CLIENT if clients else None),
         classes=len(classes),
         class_names=classes,
         preprocess=Preprocess(BYTE, (0.5,) * channels, (0.5,) * channels),
-        train_columns={CLIENT: whose[train]} if clients else {},
-        test_columns={CLIENT: whose[test]} if clients else {},
         origin=Origin(
             read={**about.summary(), **owners.about_few(), **resized},
-            test_names=np.array([file.name(path) for file in files])[test],
+            test_names=np.array([file.name(path) for file in files])[found.test],
         ),
     )
 

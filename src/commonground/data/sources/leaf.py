@@ -84,20 +84,15 @@ def load_leaf(path: Path, *, seed: int = 0, options: TableOptions | None = None)
     owners = Owners(names, np.repeat([places[user] for _, user, _, _ in rows], [len(x) for _, _, x, _ in rows]))
     is_test = np.repeat([part.name == "test" for part, *_ in rows], [len(x) for _, _, x, _ in rows])
     found = parted(path, owners, is_test if folders else None, options, seed, None, "samples")
-    train, test, whose, classes = found.train, found.test, found.whose, sorted_names(words)
+    classes = sorted_names(words)
     numbers = {name: number for number, name in enumerate(classes)}
     y = np.array([numbers[word] for word in words.tolist()], dtype=np.int64)
     about = TableSchema((), (), "classification", classes, few_rows=found.owners.few, split=found.how, scaling="none")
     return Source(
         name=path.name,
-        x_train=x[train],
-        y_train=y[train],
-        x_test=x[test],
-        y_test=y[test],
+        **found.arrays(x, y, USER),
         classes=len(classes),
         class_names=classes,
-        train_columns={USER: whose[train]},
-        test_columns={USER: whose[test]},
         origin=Origin(read={**about.summary(), **found.owners.about_few()}),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,19 @@ class Parted:
     train: Marks
     test: Marks
     how: str
+
+    def arrays(self, x: Array, y: Array, column: str | None) -> dict[str, Any]:
+        """What a :class:`~commonground.data.source.Source` takes of samples [N, …] and labels [N].
+
+        Args:
+            x, y: of all samples.
+            column: what says whose a sample is; None where nothing does.
+        """
+        sides = {"train": self.train, "test": self.test}
+        return {
+            **{f"{name}_{side}": values[rows] for side, rows in sides.items() for name, values in (("x", x), ("y", y))},
+            **{f"{side}_columns": {column: self.whose[rows]} if column else {} for side, rows in sides.items()},
+        }
 
     @property
     def whose(self) -> Array:

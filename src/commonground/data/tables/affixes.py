@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from commonground.data.tables.cells import Cells, words_of
+from commonground.data.tables.cells import FIRST, Cells, words_of
 from commonground.quoting import quoted
 
 __all__ = ["Around", "around", "bare", "bare_array", "common_affix", "known_units", "marked", "parted"]
@@ -49,7 +49,6 @@ _BARE = re.compile(r"[+-]?[\d.,]+([eE][+-]?\d+)?")
 _ZERO = re.compile(r"[+-]?0+([.,]0*)?")
 _LONGEST = 60  # characters of a number with all that is around it; blanks of a longer word would take ages to divide
 _SAME = 0.9  # of the words, with one affix: the others are slips, which are refused by name
-_FIRST = 200  # words by which a column of others is known
 
 
 def parted(word: str) -> tuple[str, str] | None:
@@ -132,7 +131,7 @@ class Around:
 
 def around(cells: Cells) -> Around | None:
     """What stands around the numbers of a column; None where most of the first words are no numbers."""
-    first = cells.distinct[:_FIRST].to_pylist()
+    first = cells.distinct[:FIRST].to_pylist()
     if not first or 2 * sum(parted(word) is not None for word in first) <= len(first):
         return None
     rows: Counter[str] = Counter()

@@ -16,6 +16,8 @@ from commonground.data.tables.spelling import places_of
 from commonground.single_precision import TARGET_STEPS, rounding_shows, step_at, too_large
 
 __all__ = [
+    "EXACT",
+    "FIRST",
     "MISSING",
     "Cells",
     "Floats",
@@ -31,6 +33,12 @@ Floats = npt.NDArray[np.float64]
 
 MISSING = ("", "na", "n/a", "nan", "nat", "null", "none", "?")
 """Cells that say there is no value, in small letters."""
+
+FIRST = 200
+"""Words by which it is seen what a column hardly holds; the others are not looked at then."""
+
+EXACT = 2**53
+"""Up to which doubles tell whole numbers apart."""
 
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+")
 _TIMES = ":[0-5][0-9]"
@@ -127,7 +135,7 @@ class Cells:
     @property
     def looks_like_dates(self) -> bool:
         """Whether most of the first words begin as dates do."""
-        first = self.distinct[:200].to_pylist()
+        first = self.distinct[:FIRST].to_pylist()
         return bool(first) and sum(bool(DATE_LIKE.match(word)) for word in first) > 0.5 * len(first)
 
     @property
@@ -179,7 +187,7 @@ def words_of(array: Any, *, keep: bool = False) -> Cells:
     typed = bool(pa.types.is_floating(array.type) or pa.types.is_integer(array.type))
     if pa.types.is_floating(array.type):
         array = pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
-        whole = pc.all(pc.equal(array, pc.trunc(array))).as_py() and pc.max(pc.abs(array)).as_py() < 2**53
+        whole = pc.all(pc.equal(array, pc.trunc(array))).as_py() and pc.max(pc.abs(array)).as_py() < EXACT
         array = array.cast(pa.int64()) if whole else _with_points(array.cast(pa.string()))
     if not is_text(array.type):
         array = array.cast(pa.string())

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from commonground.counted import counted
 from commonground.data.tables.affixes import bare_array
-from commonground.data.tables.cells import is_text, rounded_away, seems_grouped, words_of
+from commonground.data.tables.cells import EXACT, is_text, rounded_away, seems_grouped, words_of
 from commonground.data.tables.encode import encode, learn_columns, unseen
 from commonground.data.tables.kinds import Column, Reading, read_column
 from commonground.data.tables.notation import column_of
@@ -189,7 +189,7 @@ def said_of_doubles(name: str, column: Column, array: Any) -> list[str]:
         return []
     numbers = np.unique(column.numbers[~np.isnan(column.numbers)])
     most = float(np.abs(numbers).max(initial=0.0))
-    if most < 2**53 or (words := len(words_of(array).distinct)) <= len(numbers):
+    if most < EXACT or (words := len(words_of(array).distinct)) <= len(numbers):
         return []
     return [
         f"{name}: its {words:,} different numbers are {len(numbers):,} in double precision, whose steps are "

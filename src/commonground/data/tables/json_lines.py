@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from commonground.data.tables.cells import EXACT
 from commonground.data.tables.raw import RawTable, counted, raw_of_arrow, too_large
 from commonground.data.tables.textfile import TextFile, read_text_file
 from commonground.errors import DataError
@@ -19,7 +20,7 @@ from commonground.quoting import quoted
 
 __all__ = ["first_objects", "read_json_lines"]
 
-_EXACT = 2**53  # from here on doubles do not tell whole numbers apart
+_BLANKS = re.compile(r"\s*(?=\S)")
 _ALIKE = "the cells of a column are of one kind: write all of them as numbers, or all as texts"
 
 
@@ -84,7 +85,7 @@ def _with_whole_numbers(path: Path, table: Any, file: TextFile, lines: Callable[
     import pyarrow.compute as pc
 
     doubles = [name for name in table.column_names if pa.types.is_float64(table.schema.field(name).type)]
-    large = [name for name in doubles if (pc.max(pc.abs(table.column(name))).as_py() or 0.0) >= _EXACT]
+    large = [name for name in doubles if (pc.max(pc.abs(table.column(name))).as_py() or 0.0) >= EXACT]
     cells: dict[str, list[Any]] = {name: [] for name in large}
     for row in _objects(file) if large else ():
         for name in large:
@@ -104,7 +105,7 @@ def _with_whole_numbers(path: Path, table: Any, file: TextFile, lines: Callable[
 def _objects(file: TextFile) -> Iterator[dict[str, Any]]:
     """The objects that Arrow finds, which may be several in a line, or one over several."""
     text, decoder, place = file.content.decode("utf-8", "replace"), json.JSONDecoder(), 0
-    while found := re.compile(r"\s*(?=\S)").match(text, place):
+    while found := _BLANKS.match(text, place):
         row, place = decoder.raw_decode(text, found.end())
         yield row
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from commonground.data.tables.affixes import Around, around, bare, common_affix, marked, parted
 from commonground.data.tables.cells import (
+    FIRST,
     Cells,
     Floats,
     begins_with_zero,
@@ -55,7 +56,6 @@ _CODE = re.compile(r"0\d[\d.]*|\d{16,}")  # with a zero before it, or with more 
 _CLOCK = re.compile(r"([+-]?\d+ days?,? )?[+-]?\d+(:[0-5]\d){1,2}(\.\d+)?")
 _DIGIT = re.compile(r"\d")
 _NOT_FINITE = "is not a finite number"
-_FIRST = 200  # words by which orders of dates are known that no word has
 _FEW = 20  # rows below which a column of different words is no identifier
 _WORDS_OF_A_TEXT = 4.0  # blanks in an average cell of a text
 _LARGEST = float(np.finfo(np.float32).max)
@@ -262,9 +262,9 @@ def _as_numbers(path: Path, name: str, numbers: Cells, least: float) -> Reading 
 
 def dates_of(cells: Cells) -> Reading | None:
     """The order of day, month and year in which most of the words are dates; None if there is none."""
-    fitting, first = [], cells.words[:_FIRST]
+    fitting, first = [], cells.words[:FIRST]
     for order in ("ISO8601", *ORDERS):
-        if len(first) == _FIRST and np.isnan(date_numbers(first, order)).all():
+        if len(first) == FIRST and np.isnan(date_numbers(first, order)).all():
             continue
         days = date_numbers(cells.words, order)
         if "%y" in order and not _is_a_day(days, cells.words, order):

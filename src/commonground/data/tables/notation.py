@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from commonground.data.tables.affixes import bare_array
-from commonground.data.tables.cells import is_text, seems_grouped, thousands_or_not, words_of
+from commonground.data.tables.cells import FIRST, is_text, seems_grouped, thousands_or_not, words_of
 from commonground.data.tables.dates import date_numbers, month_first
 from commonground.data.tables.kinds import (
     DAY_FIRST,
@@ -32,7 +32,6 @@ from commonground.quoting import quoted
 
 __all__ = ["check_point", "check_points", "column_of", "leaves_open", "telling_ways"]
 
-_FIRST = 200  # rows by which columns of dates are known
 
 # Points stand between day and month alone.
 _DAY_OR_MONTH = re.compile(r"\s*(0?[1-9]|1[0-2])([/-])(0?[1-9]|1[0-2])\2")
@@ -75,7 +74,7 @@ def _as_other_dates(raw: RawTable, column: Column) -> Column:
 def _proven(raw: RawTable, order: str) -> str | None:
     """A column of dates with this mark between day and month of which but this of the two can come first."""
     for name, array in raw.columns.items():
-        if is_text(array.type) and words_of(array.slice(0, _FIRST)).looks_like_dates:
+        if is_text(array.type) and words_of(array.slice(0, FIRST)).looks_like_dates:
             cells = words_of(array)
             found = dates_of(cells)
             if found is None or found.note or found.order[:3] != order[:3]:
