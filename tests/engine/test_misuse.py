@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import commonground as cg
-from commonground.algorithms import Algorithm, Client, Tensors
+from commonground.algorithms import Algorithm, Client, Tensors, registry
 from commonground.cli import main
 from commonground.engine.known_clients import KnownClients
 from commonground.errors import ConfigError, DataError, ModelError, RunError
@@ -67,8 +67,11 @@ def test_an_algorithm_without_a_name_or_with_numbers_for_tensors() -> None:
     class Untitled(Nameless):
         name, title = "untitled-here", " "
 
-    with pytest.raises(ConfigError, match="the algorithm Untitled lacks its title"):
-        cg.train(Untitled(), digits(), **GIVEN)
+    try:
+        with pytest.raises(ConfigError, match="the algorithm Untitled lacks its title"):
+            cg.train(Untitled(), digits(), **GIVEN)
+    finally:
+        registry.pop("untitled-here")  # other tests go over all methods
 
     class Numbered(Nameless):
         title = "Numbered"
